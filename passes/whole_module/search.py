@@ -129,7 +129,7 @@ class Search:
         estimate too, for which it asks. Then no set of sites has to be compiled."""
         if self.forms.criterion.policy != BETTER or not self.forms.stock.is_ok:
             return False
-        least = replace(self.none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * (self.none.seconds - self.most_s))
+        least = least_of(self.none, self.most_s)
         if (winner := best_of(outcomes, least)) is None:
             return False
         outcomes[winner] = self.forms.estimated_whole(self.wholes[winner], outcomes[winner], self.none)
@@ -232,6 +232,16 @@ class Search:
 
     def _first_sets(self) -> list[ir.Module]:
         return list(map(self.forms.module, self.starts[: self.budget]))
+
+
+def least_of(none: Outcome, most_s: float) -> Outcome:
+    """Returns the outcome that a form written per device has to beat, so that no set of sites has to be compiled.
+
+    Args:
+      none: the outcome of the module as it came, than which the form has to be clearly faster.
+      most_s: the most seconds that a set of sites gains.
+    """
+    return replace(none, seconds=min(none.seconds - most_s, (1 - LEAST_GAIN_OF_WHOLE) * none.seconds))
 
 
 def _not_asked(promised: Outcome, before: Outcome, scale: float) -> Outcome:

@@ -23,7 +23,9 @@ forms (`search`). Then its final program and its estimate of the time count as w
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -55,10 +57,10 @@ from reshard.passes.whole_module.module_cost import (
     is_better,
     is_clearly_faster,
 )
-from reshard.passes.whole_module.most_of_sites import most_gain_s
+from reshard.passes.whole_module.most_of_sites import MostOfSites
 from reshard.passes.whole_module.pipelined import keeps_sums, pipelined, promised_s
 from reshard.passes.whole_module.replanned import Replanned
-from reshard.passes.whole_module.search import NOT_ASKED, Found, Search
+from reshard.passes.whole_module.search import NOT_ASKED, Found, Search, least_of
 from reshard.passes.whole_module.site_groups import Group, groups_of, names_sites
 from reshard.passes.whole_module.taken_over import (
     ALL_FORMS,
@@ -222,7 +224,8 @@ class WholeModuleCheck:
       original: the module before `pipeline` runs, which has the passes that say how it is sharded behind it.
       takes_over: whether it may be written per device as a whole.
     State: `forms`, the forms of the module, as they are compiled; `are_sites_planned`, and once they are, their `groups`
-      and report `rows`, and the module `rewritten` by the pipeline; `_first`, forms that were written before.
+      and report `rows`, and the module `rewritten` by the pipeline; `_first`, forms that were written before, and
+      `_numbered`, the module as it came, compiled with numbers for its ops.
     """
 
     def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session, policy: str, takes_over: bool):
@@ -240,6 +243,7 @@ class WholeModuleCheck:
         self.rewritten = original
         self.proposed: Groups = frozenset()
         self._first: dict[str, TakenOver] = {}
+        self._numbered: Compiled | None = None
         self.forms = CompiledForms(
             self.original,
             {},
@@ -256,7 +260,7 @@ class WholeModuleCheck:
         """Returns the forms in which the module is written per device; none if nobody asks for them."""
         if not self.takes_over:
             return []
-        if self.groups:  # else nothing may be compiled at all
+        if self.groups and not self._first:  # else nothing may be compiled at all, or it is known what is better
             self.forms.begin([self.original, *self.forms.first_and_last(self._starts())])
         progress.at("whole-module check: writing the module per device")
         with self.original.context:
@@ -319,20 +323,33 @@ class WholeModuleCheck:
     def _least_with_sites(self) -> Outcome | None:
         """Returns an outcome that no set of sites is better than, and that is clearly better than the module as it
         came; None if there is no such bound."""
+        if (gain_s := self._most_gain_s()) is None:
+            return None
+        none = self.criterion.outcome(self.forms.stock, self.forms.stock, 0)
+        return least_of(none, gain_s)
+
+    def _most_gain_s(self, sites: Collection[int] | None = None) -> float | None:
+        """Returns the most seconds that some sites gain, or all; None if that is not known."""
+        if self._most_of_sites is None:
+            return None
+        edges = [each for each in self._most_of_sites.edges if sites is None or each.site in sites]
+        stock, network, devices = self.forms.stock, self.criterion.network, devices_of(self.original)
+        partitioned_s = network.time_of(stock, devices).seconds
+        final_s = self.criterion.time(stock, stock).seconds  # it counts where it is known
+        return self._most_of_sites.gain_s(edges) * final_s / partitioned_s if partitioned_s else None
+
+    @functools.cached_property
+    def _most_of_sites(self) -> MostOfSites | None:
         from reshard.dialect_utils.xla.hlo_collectives import collectives_in
 
-        stock, network, devices = self.forms.stock, self.criterion.network, devices_of(self.original)
-        topology = network.topology.fitted(devices)
-        collectives = collectives_in(present(self._numbered.hlo_text))
-        with self.original.context:
-            found, edges = self.replanned.module_found, self.replanned.found.edges
-            gain_s = most_gain_s(found, edges, self.forms.numbered, collectives, topology)
-        none, partitioned_s = self.criterion.outcome(stock, stock, 0), network.time_of(stock, devices).seconds
-        if gain_s is None or not partitioned_s:
+        if self._numbered is None or self._numbered.hlo_text is None:
             return None
-        gained_s = gain_s * none.seconds / partitioned_s  # the final program's time may count
-        seconds = min(none.seconds - gained_s, (1 - LEAST_GAIN_OF_WHOLE) * none.seconds)
-        return replace(none, seconds=seconds)
+        topology = self.criterion.network.topology.fitted(devices_of(self.original))
+        collectives = collectives_in(self._numbered.hlo_text)
+        found, edges = self.replanned.module_found, self.replanned.found.edges
+        with self.original.context, contextlib.suppress(ValueError):
+            return MostOfSites(found, edges, self.forms.numbered, collectives, topology)
+        return None
 
     # With sites
 
@@ -411,9 +428,15 @@ class WholeModuleCheck:
         none = self.criterion.outcome(stock, stock, 0)
         gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
         least_s = LEAST_GAIN / effort * none.seconds if stock.is_ok else 0.0
-        sum_s = sum(max(0.0, group.most_s) for group in self.groups)
-        most_s = _MORE_THAN_PROMISED * sum_s if all(group.is_known for group in self.groups) else none.seconds
+        most_s = self._most_promised_s() if stock.is_ok else none.seconds
         return Search(self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s)
+
+    def _most_promised_s(self) -> float:
+        """Returns what no set of sites gains, by what they gain alone, and where that is not known by the bound."""
+        known_s = _MORE_THAN_PROMISED * sum(max(0.0, group.most_s) for group in self.groups if group.is_known)
+        unknown = {site for group in self.groups if not group.is_known for site in group.sites}
+        rest_s = self._most_gain_s(unknown) if unknown else 0.0
+        return math.inf if rest_s is None else known_s + rest_s
 
     def _clearly_best(self, outcomes: Sequence[Outcome], choice: JointChoice) -> int | None:
         """Returns the number of the best form that is clearly faster than the one with islands; None if none is.
