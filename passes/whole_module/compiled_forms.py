@@ -86,15 +86,25 @@ class CompiledForms:
     def compile_numbered(self) -> Compiled:
         """Returns the original as XLA compiles it for CPU devices, with its HLO, in which ops have their numbers."""
         request = self._numbered_request
-        wanted = {"keeps_hlo": True, "keeps_locations": True, "has_final": request.has_final}
-        compiled = self.child.compile(request.module, request.num_devices, **wanted)
+        compiled = self.child.compile(
+            request.module,
+            request.num_devices,
+            keeps_hlo=request.keeps_hlo,
+            keeps_locations=request.keeps_locations,
+            has_final=request.has_final,
+        )
         self.compiled[id(self.original)] = replace(compiled, hlo_text=None)
         return compiled
 
     @functools.cached_property
     def _numbered_request(self) -> CompileRequest:
-        wanted = {"keeps_hlo": True, "keeps_locations": True, "has_final": self.criterion.network.has_final}
-        return CompileRequest(self.numbered.text, devices_of(self.original), **wanted)
+        return CompileRequest(
+            self.numbered.text,
+            devices_of(self.original),
+            keeps_hlo=True,
+            keeps_locations=True,
+            has_final=self.criterion.network.has_final,
+        )
 
     def partitioned(self, module: ir.Module) -> Compiled:
         """Returns a form as XLA compiles it for CPU devices, whatever the target is."""

@@ -85,7 +85,7 @@ class MostOfSites:
             if (own := self._numbers.get(edge.op)) is not None:
                 least_at[own] = max(least_at.get(own, 0.0), self._least_s(edge, made_by))
                 summed_split.update([own] if _is_summed_split(edge) else [])
-            if (producer := self._numbers.get(made_by)) is not None:
+            if made_by is not None and (producer := self._numbers.get(made_by)) is not None:
                 converted.add(producer)
         shares = {number: 0.0 if number in summed_split else 1.0 for number in least_at}
         shares |= {number: max(_SCATTERED, shares.get(number, 0.0)) for number in converted}

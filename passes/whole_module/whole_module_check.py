@@ -223,7 +223,7 @@ class WholeModuleCheck:
     Args:
       original: the module before `pipeline` runs, which has the passes that say how it is sharded behind it.
       takes_over: whether it may be written per device as a whole.
-    State: `forms`, the forms of the module, as they are compiled; `are_sites_planned`, and once they are, their `groups`
+    State: `forms`, the forms of the module, as they are compiled; `are_sites_planned`, and once they are, the `groups`
       and report `rows`, and the module `rewritten` by the pipeline; `_first`, forms that were written before, and
       `_numbered`, the module as it came, compiled with numbers for its ops.
     """
@@ -296,9 +296,9 @@ class WholeModuleCheck:
         for each in self.replanned.said_finding:
             if each.severity != REMARK:
                 self.session.results.diagnostics.diagnostics.append(each)
-        islands = f"; no set of sites takes less than {micros(least.seconds)}"
+        sites = f"; no set of sites takes less than {micros(least.seconds)}" if self.replanned.found.edges else ""
         attempts = len(self.forms.compiled) - 1
-        return self._handed_over_whole(forms[winner], outcomes[winner], none, reason=islands, attempts=attempts)
+        return self._handed_over_whole(forms[winner], outcomes[winner], none, reason=sites, attempts=attempts)
 
     def _first_forms(self) -> list[TakenOver]:
         """Returns the forms to try first, those of least time; compiles the module as it came."""
@@ -505,9 +505,7 @@ class WholeModuleCheck:
         progress.at("whole-module check: written per device, with pipelines")
         return replace(whole, module=written, form=whole.form + PIPELINES, rows=(*whole.rows, *rows))
 
-    def _lacking_memory(
-        self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], best: Outcome
-    ) -> list[int]:
+    def _lacking_memory(self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], best: Outcome) -> list[int]:
         """Returns the numbers of the forms that would be clearly faster than the best one and lack nothing but
         memory."""
         return [

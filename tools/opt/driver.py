@@ -298,7 +298,11 @@ class _Run:
     def _checked_as_a_whole(self, chunk: Chunk, run: Callable[[Pipeline], ir.Module]) -> ir.Module:
         """Returns the module after the passes, which `run` runs, without the rewrites that make the program worse or
         change its values, by the checks."""
-        asked = {"compiles": self._checks(), "value_bytes": self._value_bytes(), "needs_run": self._are_passes_watched()}
+        asked = {
+            "compiles": self._checks(),
+            "value_bytes": self._value_bytes(),
+            "needs_run": self._are_passes_watched(),
+        }
         return run_and_checked(lambda: chunk.parse(self.context), run, self.pipeline, self.session, **asked)
 
     def _are_passes_watched(self) -> bool:

@@ -90,7 +90,6 @@ def optimized(text: str, effort: int = 1, emit: str = "auto", needs_run: bool = 
     """Returns the module after the pipeline and its checks, as text, and the session."""
     pipeline, session = Pipeline.emitting(emit, {"topology": "h100:2x4", **options}), Session(RunOptions(effort=effort))
     with make_context() as context, ir.Location.unknown(context):
-
         module = ir.Module.parse(text, context)
 
         def run(part: Pipeline) -> ir.Module:
@@ -138,7 +137,15 @@ def test_the_result_is_the_same_if_sites_are_planned(planned):
         (SUMS_AND_CUBE, {"policy": "strict"}),
         (SUMS_AND_CUBE, {"emit": "manual"}),
     ],
-    ids=("as good", "less", "operands are gathered", "more effort", "unknown network", "another policy", "islands only"),
+    ids=(
+        "as good",
+        "less",
+        "operands are gathered",
+        "more effort",
+        "unknown network",
+        "another policy",
+        "islands only",
+    ),
 )
 def test_sites_are_planned(text, how, planned):
     optimized(text, **how)
@@ -161,7 +168,9 @@ def test_forms_are_not_written_twice_if_sites_are_planned_after_all(monkeypatch)
 def test_stock_is_compiled_once(monkeypatch):
     modules, compile = [], XlaChild.compile
     monkeypatch.setattr(
-        XlaChild, "compile", lambda self, module, *more, **how: modules.append(module) or compile(self, module, *more, **how)
+        XlaChild,
+        "compile",
+        lambda self, module, *more, **how: modules.append(module) or compile(self, module, *more, **how),
     )
     optimized(CUBE)
     stock = [each for each in modules if "manual_computation" not in each and "128x128x128" in each]
