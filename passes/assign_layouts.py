@@ -102,7 +102,7 @@ class AssignLayoutsPass(NetworkOptions, Pass):
             if not use.is_used:
                 what = f"axis {use.axis} of size {dict(mesh.axes)[use.axis]} splits nothing"
                 session.warning(module.operation, f"{what}: devices along it all do the same")
-        session.count("constraints", found.constraints)
+        session.count("constraints", found.constraints or 0)
         session.count("clusters", found.clusters)
         session.count("ways", found.ways)
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chosen layouts, written into a module: shardings of its arguments and results, and few sharding constraints.
 
-Between two conversions all layouts agree, so that propagation finds them by itself. Where the solution converts, it has
-to be stopped. So at first there is a constraint at each conversion: on the result of an op that makes a value in
-another layout, and on the operand of an op that takes it in another one. Then those go without which propagation comes
-to the same layouts, in halves, until no single one can go.
+Between two conversions all layouts agree, so that propagation finds them by itself. Where the solution converts, it may
+have to be stopped: by a constraint on the result of an op that makes a value in another layout, or on the operand of an
+op that takes it in another one. Most of these places need none. So constraints *grow*: propagation runs, and each part
+of the program in which it comes to other layouts gets a constraint at its first op, then at two of its ops, then at
+four, until all layouts are the chosen ones. Parts that are alike, such as layers, grow side by side, so that a few runs
+are enough for any number of layers. Where that comes to no end, there is a constraint at each conversion. Then those go
+without which propagation comes to the same layouts: first of all layers at once, then in halves.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from ..shardings.sdy_shardings import SHARDING, Shardings, module_meshes, shardi
 from .factored_modules import FactoredModule, Place
 
 MESH = "mesh"  # the name of the mesh that a module gets if it has none like it
-MOST_TRIALS = 60  # propagations, to take constraints out
+MOST_GROWING = 16  # propagations, in which constraints are added
+MOST_PRUNING = 30  # propagations, in which constraints are taken out; fewer of large modules, which take long:
+PRUNED_OPS = 60_000  # of all these propagations together
 ALIASED, DONOR = "tf.aliasing_output", "jax.buffer_donor"
 _MARK = "reshard.assigned"
 _PARTITIONS = "mhlo.num_partitions"
@@ -116,7 +121,10 @@ class _Constraint:
 
 @dataclass
 class _Writer:
-    """Attributes: ops: of the module before anything is written, but for meshes, in walk order."""
+    """Attributes: ops: of the module before anything is written, but for meshes, in walk order.
+
+    State: `trials`, the propagations so far, and how many there may be.
+    """
 
     module: ir.Module
     factored: FactoredModule
@@ -126,15 +134,84 @@ class _Writer:
     wanted: dict[Place, Sharding] = field(init=False)
     constraints: list[_Constraint] = field(init=False, default_factory=list)
     trials: int = 0
+    most_trials: int = 0
 
     def __post_init__(self) -> None:
         self.wanted = {place: layouts.pop() for place, layouts in self._wanted().items() if len(layouts) == 1}
 
     def write(self) -> Written:
         self._write_signature()
+        operands = self._taken_otherwise()
+        for (op, operand), layout in operands:
+            if _is_from_outside_of_a_loop(self.ops[op], operand):  # propagation would not show it
+                self._constrain_operand(op, operand, layout)
+        left = self._grown(operands)
+        if left:
+            left = self._constrained_everywhere(operands)
+        at_first = len(self.constraints)
+        self.most_trials = self.trials + min(MOST_PRUNING, max(1, PRUNED_OPS // len(self.ops)))
+        self._prune_alike(len(left))
+        self._prune([each for each in self.constraints if not each.is_outside_of_loop], len(left))
+        for each in self.constraints:
+            del each.op.attributes[_MARK]
+        return Written(len(self.constraints), at_first, len(left))
+
+    def _grown(self, operands: Sequence[tuple[tuple[int, int], Sharding]]) -> list[Place]:
+        """Adds constraints where propagation comes to other layouts; returns the places where it still does."""
+        taken: dict[int, list[tuple[int, Sharding]]] = {}
+        for (op, operand), layout in operands:
+            taken.setdefault(op, []).append((operand, layout))
+        tried: dict[int, int] = {}  # by op: constraints on its results, then on its operands
+        left, count = self._mismatches(), 1
+        while left and self.trials < MOST_GROWING:
+            places: dict[int, list[Place]] = {}
+            for place in left:
+                places.setdefault(place[0], []).append(place)
+            open_ = [at for at in sorted(places) if tried.get(at, 0) < (2 if at in taken else 1)]
+            if not open_:
+                break
+            for part in self._parts(open_):
+                for at in part[:: max(1, len(part) // count)][:count]:
+                    if not tried.get(at):
+                        for place in places[at]:
+                            self._constrain_result(place)
+                    else:
+                        for operand, layout in taken[at]:
+                            self._constrain_operand(at, operand, layout)
+                    tried[at] = tried.get(at, 0) + 1
+            left, count = self._mismatches(), 2 * count
+        return left
+
+    def _parts(self, some: Sequence[int]) -> list[list[int]]:
+        """Returns ops, by number, in groups that take from each other, in program order."""
+        place_of = {self.ops[at]: at for at in some}
+        above = {at: at for at in some}
+
+        def root(at: int) -> int:
+            while above[at] != at:
+                above[at] = at = above[above[at]]
+            return at
+
+        for at in some:
+            for value in self.ops[at].operands:
+                producer = _before_constraints(value)
+                if producer is not None and producer in place_of:
+                    one, other = sorted((root(at), root(place_of[producer])))
+                    above[other] = one
+        parts: dict[int, list[int]] = {}
+        for at in some:
+            parts.setdefault(root(at), []).append(at)
+        return list(parts.values())
+
+    def _constrained_everywhere(self, operands: Sequence[tuple[tuple[int, int], Sharding]]) -> list[Place]:
+        """Puts a constraint at each conversion, and then where propagation comes to other layouts all the same; returns
+        the places where it still does."""
+        for each in reversed(self.constraints):
+            each.take_out()
+        self.constraints.clear()
         for place in sorted(self._made_otherwise()):
             self._constrain_result(place)
-        for (op, operand), layout in self._taken_otherwise():
+        for (op, operand), layout in operands:
             self._constrain_operand(op, operand, layout)
         left = self._mismatches()
         for round_ in range(_ROUNDS):
@@ -144,11 +221,7 @@ class _Writer:
             for place in some:
                 self._constrain_result(place)
             left = self._mismatches()
-        at_first = len(self.constraints)
-        self._prune([each for each in self.constraints if not each.is_outside_of_loop], len(left))
-        for each in self.constraints:
-            del each.op.attributes[_MARK]
-        return Written(len(self.constraints), at_first, len(left))
+        return left
 
     # ---- what is wanted
 
@@ -281,21 +354,56 @@ class _Writer:
         ours = [at for at, op in enumerate(analysis.originals) if op.name != "sdy.mesh" and _MARK not in op.attributes]
         return dict(enumerate(ours))
 
+    def _prune_alike(self, left: int) -> None:
+        """Takes out constraints that are alike, as those of all layers are, without which no more layouts differ."""
+        alike: dict[tuple, list[_Constraint]] = {}
+        for each in self.constraints:
+            if not each.is_outside_of_loop:
+                near = present(each.producer or each.user)
+                key = each.producer is None, near.name, str(each.op.results[0].type), each.op.attributes["sharding"]
+                alike.setdefault(key, []).append(each)
+        for some in sorted(alike.values(), key=len, reverse=True):
+            if len(some) > 1:
+                self._is_rid_of(some, left)
+
     def _prune(self, some: list[_Constraint], left: int) -> None:
         """Takes out constraints without which no more layouts differ."""
-        if not some or self.trials >= MOST_TRIALS:
+        if self._is_rid_of(some, left) or len(some) < 2:
             return
-        for each in reversed(some):
+        half = len(some) // 2
+        self._prune(some[half:], left)
+        self._prune(some[:half], left)
+
+    def _is_rid_of(self, some: list[_Constraint], left: int) -> bool:
+        """Takes out constraints if no more layouts differ then; returns whether there is nothing more to try."""
+        if not some or self.trials >= self.most_trials:
+            return True
+        taken = sorted(some, key=self.constraints.index, reverse=True)
+        for each in taken:
             each.take_out()
         if len(self._mismatches()) <= left:
             self.constraints = [each for each in self.constraints if each not in some]
-            return
-        for each in some:
+            return True
+        for each in reversed(taken):
             each.put_back()
-        if len(some) > 1:
-            half = len(some) // 2
-            self._prune(some[half:], left)
-            self._prune(some[:half], left)
+        return False
+
+
+def _is_from_outside_of_a_loop(user: ir.Operation, operand: int) -> bool:
+    """Returns whether an operand of an op is what a loop around it only hands on."""
+    return operand < len(user.operands) and _outside_of_loops(user, operand)[0] != user
+
+
+def _before_constraints(value: ir.Value) -> ir.Operation | None:
+    """Returns the op that makes a value, constraints left out; for an argument of a block the op around it."""
+    while True:
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            around = owner.owner
+            return None if around is None else around.operation
+        if owner.operation.name != "sdy.sharding_constraint" or _MARK not in owner.operation.attributes:
+            return owner.operation
+        value = owner.operation.operands[0]
 
 
 def _outside_of_loops(user: ir.Operation, operand: int) -> tuple[ir.Operation, int]:

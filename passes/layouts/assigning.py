@@ -43,17 +43,18 @@ class Assigned:
     Attributes:
       assignment, factored: the layouts, and the program that they are for.
       clusters: groups of its tensors. uses: what each axis is for.
-      constraints: the sharding constraints that were written. left: the values that propagation lays out otherwise.
       tactics: what axes might be for.
+      constraints: the sharding constraints that were written. left: the values that propagation lays out otherwise.
+        Both are None until the layouts are written.
     """
 
     assignment: Assignment
     factored: FactoredModule
     clusters: int
     uses: tuple[AxisUse, ...]
-    constraints: int
-    left: int
     tactics: Mapping[str, Tactic]
+    constraints: int | None = None
+    left: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -86,7 +87,23 @@ def assign(
     time_limit_s: float = TIME_LIMIT_S,
     below_s: float = math.inf,
 ) -> Assigned:
-    """Writes the best layouts on a mesh into a module, in place.
+    """Writes the best layouts on a mesh into a module, in place; see `chosen`."""
+    how = {"keeps_annotations": keeps_annotations, "memory_limit": memory_limit, "tactics": tactics}
+    return written(module, mesh, chosen(module, mesh, network, **how, time_limit_s=time_limit_s, below_s=below_s))
+
+
+def chosen(
+    module: ir.Module,
+    mesh: Mesh,
+    network: SiteNetwork,
+    *,
+    keeps_annotations: bool = True,
+    memory_limit: int | None = None,
+    tactics: Mapping[str, Tactic] | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+    below_s: float = math.inf,
+) -> Assigned:
+    """Returns the best layouts on a mesh for a module, which is prepared for `written`, in place.
 
     Args:
       tactics: axis -> what it may be for; other axes may be for anything.
@@ -121,15 +138,19 @@ def assign(
         assignment = problem.solve(time_limit_s=time_limit_s, below_s=below_s)
     except InfeasibleError as error:
         raise _infeasible(module, problem, error) from None
-    progress.at("assign-layouts: few constraints")
-    written = write_layouts(module, factored, assignment, mesh)
     uses = uses_of(factored.program, problem.clusters, assignment, dict(mesh.axes))
-    clusters = len(problem.clusters.all)
-    found = Assigned(assignment, factored, clusters, tuple(uses), written.constraints, written.left, tactics)
+    found = Assigned(assignment, factored, len(problem.clusters.all), tuple(uses), tactics)
     _made[key] = compat.bytecode(module), found
     while len(_made) > _KEPT:
         _made.popitem(last=False)
     return found
+
+
+def written(module: ir.Module, mesh: Mesh, found: Assigned) -> Assigned:
+    """Writes layouts into the module that `chosen` has prepared, in place, and returns them with what was written."""
+    progress.at("assign-layouts: few constraints")
+    counts = write_layouts(module, found.factored, found.assignment, mesh)
+    return replace(found, constraints=counts.constraints, left=counts.left)
 
 
 def assign_again(module: ir.Module, mesh: Mesh, network: SiteNetwork, found: Assigned) -> None:

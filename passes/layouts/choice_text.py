@@ -99,7 +99,7 @@ def _row(each: Candidate) -> list[str]:
         _time(each.ours_s) if each.ours else "",
         f"{ours.costs.bytes_received / 1e6:,.2f} MB" if ours else "",
         f"{mebibytes(ours.peak_bytes or 0, 1)} MiB" if ours else "",
-        str(each.assigned.constraints),
+        "" if each.assigned.constraints is None else str(each.assigned.constraints),
     ]
 
 

@@ -16,7 +16,7 @@ from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import module_meshes
 from reshard.dialect_utils.xla.child import Compiled
-from reshard.passes.layouts.assigning import Assigned, MemoryLimitError, assign, topology_for
+from reshard.passes.layouts.assigning import Assigned, MemoryLimitError, chosen, topology_for, written
 from reshard.passes.layouts.judging import Judge
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.assignment.solving import NotBelowError
@@ -41,7 +41,7 @@ class Candidate:
     """A module on one mesh.
 
     Attributes:
-      content: the module with its layouts, as bytecode. optimized: the same after `reshard-opt`.
+      content: the module as bytecode, with its layouts once it is compiled. optimized: the same after `reshard-opt`.
       limit: the memory that the layouts were chosen for, in bytes; None: any.
       stock, ours: what XLA makes of both; None if it was not asked.
       stock_s, ours_s: their modelled times in seconds.
@@ -227,7 +227,7 @@ class Chooser:
 
     def _laid_out(self, mesh: Mesh, limit: int | None, below_s: float = math.inf) -> Candidate:
         module = ir.Module.parse(self.source, self.context)
-        found = assign(
+        found = chosen(
             module,
             mesh,
             self.network,
@@ -276,7 +276,17 @@ class Chooser:
             return found
         return min(found, larger, key=lambda each: each.best_s)
 
+    def _written(self, candidate: Candidate) -> Candidate:
+        """Returns a candidate with its layouts in the module. Most candidates are never compiled, and finding few
+        constraints takes as long as all the rest."""
+        if candidate.assigned.constraints is not None:
+            return candidate
+        module = ir.Module.parse(candidate.content, self.context)
+        assigned = written(module, candidate.mesh, candidate.assigned)
+        return replace(candidate, assigned=assigned, content=compat.bytecode(module))
+
     def _compiled(self, candidate: Candidate) -> Candidate:
+        candidate = self._written(candidate)
         progress.at(f"compiling for {candidate.mesh}")
         judged = self.judge(candidate.content, candidate.mesh.size)
         stock, ours = judged.stock, judged.ours

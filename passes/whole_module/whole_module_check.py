@@ -264,8 +264,14 @@ class WholeModuleCheck:
             self.forms.begin([self.original, *self.forms.first_and_last(self._starts())])
         progress.at("whole-module check: writing the module per device")
         with self.original.context:
-            forms = ALL_FORMS if self.forms.is_slow or self.session.options.effort > 1 else FIRST_FORMS
-            return take_over(self._source, self.pipeline, self.session, forms, self._first)
+            return take_over(self._source, self.pipeline, self.session, self._form_names, self._first)
+
+    @property
+    def _form_names(self) -> tuple[str, ...]:
+        """Returns the names of the forms that are tried in any case: more of them where the target's compiler, or the
+        copies of XLA's final program, may decide otherwise than the plans."""
+        is_to_be_sure = self.forms.is_slow or self.criterion.network.has_final or self.session.options.effort > 1
+        return ALL_FORMS if is_to_be_sure else FIRST_FORMS
 
     @property
     def _source(self) -> bytes:
@@ -306,7 +312,7 @@ class WholeModuleCheck:
         source = self._source
         self.forms.begin_numbered()
         forms: list[TakenOver] = []
-        for name in FIRST_FORMS:
+        for name in self._form_names:
             form = take_over_as(name, source, self.pipeline, self.session)
             if not self.replanned.found.open_results:  # else the layouts of results are not settled
                 self._first[name] = form
