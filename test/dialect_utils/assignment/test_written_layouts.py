@@ -3,6 +3,7 @@
 
 import pytest
 
+from reshard.dialect_utils.assignment import written_layouts
 from reshard.dialect_utils.assignment.factored_modules import factored_module, inline_calls_of
 from reshard.dialect_utils.assignment.written_layouts import free_of_shardings, write_layouts
 from reshard.dialect_utils.ir.ops import ops_in
@@ -103,3 +104,52 @@ def test_a_conversion_of_what_a_loop_takes_stays_outside_of_the_loop():
     before = str(module).split("stablehlo.while")[0]
     assert "sharding_constraint %" in before and "tensor<64x64x64xf32>" in before.split("sharding_constraint %")[1]
     assert "64x64x64" not in "".join(line for line in loop.splitlines() if "sharding_constraint" in line)
+
+
+def layers(count: int) -> str:
+    """Returns a program of equal layers whose weights are split along one dimension and the other in turn."""
+    weight, rows = "tensor<2048x2048xf32>", "tensor<512x2048xf32>"
+    splits = '[{}, {"x"}]', '[{"x"}, {}]'
+    pinned = [f"%w{i}: {weight} {{sdy.sharding = #sdy.sharding<@mesh, {splits[i % 2]}>}}" for i in range(count)]
+    lines, value = [], "%x"
+    for i in range(count):
+        product = f"stablehlo.dot_general {value}, %w{i}, contracting_dims = [1] x [0]"
+        lines += [
+            f"%p{i} = {product} : ({rows}, {weight}) -> {rows}",
+            f"%t{i} = stablehlo.tanh %p{i} : {rows}",
+            f"%s{i} = stablehlo.sine %t{i} : {rows}",
+        ]
+        value = f"%s{i}"
+    body = "\n".join(lines)
+    return f"""sdy.mesh @mesh = <["x"=8]>
+    func.func public @main(%x: {rows}, {", ".join(pinned)}) -> {rows} {{
+      {body}
+      return {value} : {rows}
+    }}"""
+
+
+def propagations(monkeypatch) -> list:
+    """Returns a list that gets an entry for each run of propagation from now on."""
+    found, run = [], written_layouts.analyse
+    monkeypatch.setattr(written_layouts, "analyse", lambda module: found.append(module) or run(module))
+    return found
+
+
+def test_layers_get_their_constraints_side_by_side(monkeypatch):
+    runs = {}
+    for count in (4, 16):
+        ran = propagations(monkeypatch)
+        _, said, _ = written(layers(count))
+        runs[count] = len(ran)
+        assert said.left == 0
+    assert runs[16] <= written_layouts.MOST_GROWING + written_layouts.MOST_PRUNING
+    assert runs[16] <= runs[4] + written_layouts.MOST_PRUNING
+
+
+@pytest.mark.parametrize("growing", [0, written_layouts.MOST_GROWING], ids=("everywhere", "growing"))
+def test_propagation_comes_to_the_chosen_layouts_either_way(growing, monkeypatch):
+    monkeypatch.setattr(written_layouts, "MOST_GROWING", growing)
+    module, said, _ = written(layers(6))
+    assert said.left == 0 and said.constraints <= said.at_first
+    assert str(module).count("sharding_constraint") == said.constraints
+    assert "reshard." not in str(module) and module.operation.verify()
