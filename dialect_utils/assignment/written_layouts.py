@@ -5,7 +5,7 @@ Between two conversions all layouts agree, so that propagation finds them by its
 have to be stopped: by a constraint on the result of an op that makes a value in another layout, or on the operand of an
 op that takes it in another one. Most of these places need none. So constraints *grow*: propagation runs, and each part
 of the program in which it comes to other layouts gets a constraint at its first op, then at two of its ops, then at
-four, until all layouts are the chosen ones. Parts that are alike, such as layers, grow side by side, so that a few runs
+three, until all layouts are the chosen ones. Parts that are alike, such as layers, grow side by side, so that a few runs
 are enough for any number of layers. Where that comes to no end, there is a constraint at each conversion. Then those go
 without which propagation comes to the same layouts: first of all layers at once, then in halves.
 """
@@ -31,7 +31,7 @@ from .factored_modules import FactoredModule, Place
 MESH = "mesh"  # the name of the mesh that a module gets if it has none like it
 MOST_GROWING = 16  # propagations, in which constraints are added
 MOST_PRUNING = 30  # propagations, in which constraints are taken out; fewer of large modules, which take long:
-PRUNED_OPS = 60_000  # of all these propagations together
+PRUNED_OPS = 100_000  # of all these propagations together
 ALIASED, DONOR = "tf.aliasing_output", "jax.buffer_donor"
 _MARK = "reshard.assigned"
 _PARTITIONS = "mhlo.num_partitions"
@@ -179,7 +179,7 @@ class _Writer:
                         for operand, layout in taken[at]:
                             self._constrain_operand(at, operand, layout)
                     tried[at] = tried.get(at, 0) + 1
-            left, count = self._mismatches(), 2 * count
+            left, count = self._mismatches(), count + 1
         return left
 
     def _parts(self, some: Sequence[int]) -> list[list[int]]:
