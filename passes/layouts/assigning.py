@@ -73,7 +73,8 @@ class Assigned:
         return len(self.assignment.ways)
 
 
-_made: OrderedDict[tuple, tuple[bytes, Assigned]] = OrderedDict()
+_made: OrderedDict[tuple, tuple[bytes, Assigned]] = OrderedDict()  # modules that are prepared, with their layouts
+_written: OrderedDict[tuple, tuple[bytes, Assigned]] = OrderedDict()  # modules that have them
 
 
 def assign(
@@ -88,8 +89,32 @@ def assign(
     below_s: float = math.inf,
 ) -> Assigned:
     """Writes the best layouts on a mesh into a module, in place; see `chosen`."""
-    how = {"keeps_annotations": keeps_annotations, "memory_limit": memory_limit, "tactics": tactics}
-    return written(module, mesh, chosen(module, mesh, network, **how, time_limit_s=time_limit_s, below_s=below_s))
+    key = _key(module, mesh, network, keeps_annotations, memory_limit, tactics or {})
+    if (found := _kept(_written, key, module)) is None:
+        how = {"keeps_annotations": keeps_annotations, "memory_limit": memory_limit, "tactics": tactics}
+        found = chosen(module, mesh, network, **how, time_limit_s=time_limit_s, below_s=below_s)
+        found = written(module, mesh, found)
+        _keep(_written, key, module, found)
+    return found
+
+
+def _key(module: ir.Module, mesh: Mesh, network: SiteNetwork, keeps_annotations: bool, limit, tactics) -> tuple:
+    return compat.bytecode(module), mesh, network.text, keeps_annotations, limit, tuple(sorted(tactics.items()))
+
+
+def _kept(memory: OrderedDict[tuple, tuple[bytes, Assigned]], key: tuple, module: ir.Module) -> Assigned | None:
+    """Returns what is kept under a key, and makes the module what it was then; None if nothing is kept."""
+    if key not in memory:
+        return None
+    content, found = memory[key]
+    replace_content(module, ir.Module.parse(content, module.context))
+    return found
+
+
+def _keep(memory: OrderedDict[tuple, tuple[bytes, Assigned]], key: tuple, module: ir.Module, found: Assigned) -> None:
+    memory[key] = compat.bytecode(module), found
+    while len(memory) > _KEPT:
+        memory.popitem(last=False)
 
 
 def chosen(
@@ -119,11 +144,9 @@ def chosen(
         check(tactics, mesh.axis_names)
     except TacticError as error:
         raise error_at(module.operation, str(error)) from None
-    key = compat.bytecode(module), mesh, network.text, keeps_annotations, memory_limit, tuple(sorted(tactics.items()))
-    if key in _made:
-        content, found = _made[key]
-        replace_content(module, ir.Module.parse(content, module.context))
-        return found
+    key = _key(module, mesh, network, keeps_annotations, memory_limit, tactics)
+    if (kept := _kept(_made, key, module)) is not None:
+        return kept
     if not keeps_annotations:
         free_of_shardings(module)
     inline_calls_of(module)
@@ -140,9 +163,7 @@ def chosen(
         raise _infeasible(module, problem, error) from None
     uses = uses_of(factored.program, problem.clusters, assignment, dict(mesh.axes))
     found = Assigned(assignment, factored, len(problem.clusters.all), tuple(uses), tactics)
-    _made[key] = compat.bytecode(module), found
-    while len(_made) > _KEPT:
-        _made.popitem(last=False)
+    _keep(_made, key, module, found)
     return found
 
 

@@ -30,8 +30,9 @@ class CompiledForms:
       groups: of sites. with_sites: returns the module in which some sites are rewritten.
       criterion: what decides between two forms. target: the target of compilation.
       refuse: raises an error if there are no such devices.
-    State: `texts`, by the `id` of a module; `compiled`, likewise, what was asked for without an estimate; `stock`, the
-      original as the target's compiler compiles it, with its estimate once another form needs one to compare with.
+    State: `texts`, by the `id` of a module, with the module, so that no other one gets its id; `compiled`, likewise,
+      what was asked for without an estimate; `stock`, the original as the target's compiler compiles it, with its
+      estimate once another form needs one to compare with.
     """
 
     original: ir.Module
@@ -42,7 +43,7 @@ class CompiledForms:
     child: xla_child.XlaChild
     target: Target | None
     refuse: Callable[[str], None]
-    texts: dict[int, str] = field(default_factory=dict)
+    texts: dict[int, tuple[ir.Module, str]] = field(default_factory=dict)
     compiled: dict[int, Compiled] = field(default_factory=dict)
     stock: Compiled = field(init=False)
 
@@ -140,8 +141,8 @@ class CompiledForms:
     def _text(self, module: ir.Module) -> str:
         """Returns the text of one of the forms, written once."""
         if id(module) not in self.texts:
-            self.texts[id(module)] = str(module)
-        return self.texts[id(module)]
+            self.texts[id(module)] = module, str(module)
+        return self.texts[id(module)][1]
 
     # Compared
 

@@ -5,8 +5,8 @@ An island changes how XLA converts a value, and what it makes of the ops on both
 no more than the collectives at these ops take, with a copy before and behind each. Among these are sums of parts: an op
 whose operands are gathered sums nothing. But what is split after the conversion along the dimension of a sum is summed
 in any case, and a sum that is only converted behind its op may at most be scattered, for half of the time. What moves
-at other ops stays. And the conversion itself remains to be done at least once, in the least time of
-any method.
+at other ops stays. And the conversion itself remains to be done at least once, in the least time of any method, unless
+constraints in a row become one. What sites save of the work on one device is not among this.
 
 The bound is of the model, as all times here are. It decides whether anything has to be known about single sites at all.
 """
@@ -21,6 +21,7 @@ from reshard.dialect_utils.ir.ops import ops_in, producer_of
 from reshard.dialect_utils.ir.reductions import summed_dims
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
+from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, HloCollectives
 from reshard.passes.sites.findings import RESULT, Finding
 from reshard.passes.traffic.bounds import bounds_of_sites
@@ -93,9 +94,11 @@ class MostOfSites:
 
     def _least_s(self, edge: Finding, made_by: ir.Operation | None) -> float:
         """Returns the least time of a conversion in a step. What a loop is given may be converted before it, once; what
-        is made in it is converted in every turn."""
+        is made in it is converted in every turn. One of several constraints in a row may not be done at all."""
         bound = self._bounds.get(edge.site)
         if bound is None or bound.seconds is None:
+            return 0.0
+        if edge.op.name in CONSTRAINTS or made_by is not None and made_by.name in CONSTRAINTS:
             return 0.0
         return bound.seconds * (1 if made_by is None else self._runs.of(made_by) or 1)
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
-from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError
+from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
@@ -171,7 +171,7 @@ def check(
 
 def begin(original: ir.Module, pipeline: Pipeline, session: Session) -> WholeModuleCheck | None:
     """Returns the check of a module whose form written per device may be tried before its sites are planned; None if
-    that may not be, or if there is no such form.
+    that may not be, or if the module is refused, which the pipeline will say.
 
     More effort than 1 asks for all forms. Other targets than CPU devices take longer for one form than the planning of
     sites does, and are asked in another order.
@@ -180,10 +180,15 @@ def begin(original: ir.Module, pipeline: Pipeline, session: Session) -> WholeMod
     network: SiteNetwork = _option(pipeline, "network", SiteNetwork())
     if not is_default or session.options.compile_for is not None or not network.is_known:
         return None
-    if not _may_take_over(original, pipeline, None) or _has_kernels(pipeline):
+    try:
+        if not _may_take_over(original, pipeline, None) or _has_kernels(pipeline):
+            return None
+        said = import_shardings(original, pipeline, session)
+    except DiagnosedError:
         return None
-    import_shardings(original, pipeline, session)
-    return WholeModuleCheck(original, pipeline, session, BETTER, takes_over=True)
+    begun = WholeModuleCheck(original, pipeline, session, BETTER, takes_over=True)
+    begun.said_importing = said
+    return begun
 
 
 def _has_kernels(pipeline: Pipeline) -> bool:
@@ -203,13 +208,15 @@ def _refuse(module: ir.Module, session: Session, problem: str) -> NoReturn:
     raise DiagnosedError(session.errors[-1:])
 
 
-def import_shardings(original: ir.Module, pipeline: Pipeline, session: Session) -> None:
-    """Runs the passes of the pipeline that say how a module is sharded, such as the import of GSPMD's shardings.
+def import_shardings(original: ir.Module, pipeline: Pipeline, session: Session) -> tuple[Diagnostic, ...]:
+    """Runs the passes of the pipeline that say how a module is sharded, such as the import of GSPMD's shardings, and
+    returns what they say.
 
     XLA ignores those in a module with Shardy.
     """
-    imports = tuple(each for each in pipeline.passes if each.states_shardings)
-    Pipeline(imports).run(original, Session(session.options))
+    imports, own = tuple(each for each in pipeline.passes if each.states_shardings), Session(session.options)
+    Pipeline(imports).run(original, own)
+    return tuple(own.results.diagnostics.diagnostics)
 
 
 def _option(pipeline: Pipeline, name: str, default):
@@ -224,8 +231,9 @@ class WholeModuleCheck:
       original: the module before `pipeline` runs, which has the passes that say how it is sharded behind it.
       takes_over: whether it may be written per device as a whole.
     State: `forms`, the forms of the module, as they are compiled; `are_sites_planned`, and once they are, the `groups`
-      and report `rows`, and the module `rewritten` by the pipeline; `_first`, forms that were written before, and
-      `_numbered`, the module as it came, compiled with numbers for its ops.
+      and report `rows`, and the module `rewritten` by the pipeline. From before that: `_first`, forms that were
+      written; `_numbered`, the module as it came, compiled with numbers for its ops; `_least_local_s`, the time of the
+      forms' local work; and `said_importing`, what the passes said that state how the module is sharded.
     """
 
     def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session, policy: str, takes_over: bool):
@@ -244,6 +252,8 @@ class WholeModuleCheck:
         self.proposed: Groups = frozenset()
         self._first: dict[str, TakenOver] = {}
         self._numbered: Compiled | None = None
+        self._least_local_s: float | None = None
+        self.said_importing: tuple[Diagnostic, ...] = ()
         self.forms = CompiledForms(
             self.original,
             {},
@@ -289,19 +299,22 @@ class WholeModuleCheck:
                 forms = self._first_forms()
         except DiagnosedError:  # the pipeline will say so at its place
             return None
-        if not forms or not self.forms.stock.is_ok or (least := self._least_with_sites()) is None:
+        if not forms or not self.forms.stock.is_ok or self._most_of_sites is None:
             return None
         none = self.criterion.outcome(self.forms.stock, self.forms.stock, 0)
         outcomes = list(map(self.forms.measured_whole, forms))
+        compiled = [present(each.of) for each in outcomes if each.of and each.of.is_ok]
+        self._least_local_s = min((self._local_s(each) for each in compiled), default=None)
+        if (least := self._least_with_sites()) is None:
+            return None
         winner = best_of(outcomes, least)
-        if (thin := self._with_less_memory(forms, outcomes, winner, none)) is not None:
+        if (thin := self._with_less_memory(forms, outcomes, winner, none)) is not None and is_better(thin[1], least):
             winner, forms = len(forms), [*forms, thin[0]]
             outcomes.append(thin[1])
-        if winner is None or not is_better(outcomes[winner], least):
+        if winner is None:
             return None
-        for each in self.replanned.said_finding:
-            if each.severity != REMARK:
-                self.session.results.diagnostics.diagnostics.append(each)
+        found = [each for each in self.replanned.said_finding if each.severity != REMARK]
+        self.session.results.diagnostics.diagnostics += [*self.said_importing, *found]
         sites = f"; no set of sites takes less than {micros(least.seconds)}" if self.replanned.found.edges else ""
         attempts = len(self.forms.compiled) - 1
         return self._handed_over_whole(forms[winner], outcomes[winner], none, reason=sites, attempts=attempts)
@@ -335,14 +348,24 @@ class WholeModuleCheck:
         return least_of(none, gain_s)
 
     def _most_gain_s(self, sites: Collection[int] | None = None) -> float | None:
-        """Returns the most seconds that some sites gain, or all; None if that is not known."""
-        if self._most_of_sites is None:
+        """Returns the most seconds that some sites gain, or all; None if that is not known.
+
+        Where layouts do not fit, XLA may do the work of an op whole on each device. No set of sites has less work than
+        the module written per device.
+        """
+        if self._most_of_sites is None or self._least_local_s is None:
             return None
         edges = [each for each in self._most_of_sites.edges if sites is None or each.site in sites]
         stock, network, devices = self.forms.stock, self.criterion.network, devices_of(self.original)
         partitioned_s = network.time_of(stock, devices).seconds
+        if not partitioned_s:
+            return None
         final_s = self.criterion.time(stock, stock).seconds  # it counts where it is known
-        return self._most_of_sites.gain_s(edges) * final_s / partitioned_s if partitioned_s else None
+        work_s = max(0.0, self._local_s(stock) - self._least_local_s) if edges else 0.0
+        return self._most_of_sites.gain_s(edges) * final_s / partitioned_s + work_s
+
+    def _local_s(self, compiled: Compiled) -> float:
+        return self.criterion.time(self.forms.stock, compiled).local_s
 
     @functools.cached_property
     def _most_of_sites(self) -> MostOfSites | None:
@@ -365,7 +388,10 @@ class WholeModuleCheck:
         planning, rewriting = cut_at_sites(self.pipeline)
         said = self.session.results.diagnostics.diagnostics
         before = len(said)
-        self.replanned.take(compat.bytecode(run(planning)), said[before:])
+        planned = compat.bytecode(run(planning))
+        once = [each for each in self.replanned.said_finding if each.severity != REMARK and each not in said[before:]]
+        said[before:before] = once  # of what MLIR says once in a process
+        self.replanned.take(planned, [each for each in said[before:] if each not in self.said_importing])
         return run(rewriting)
 
     def run(self, rewritten: ir.Module, rows: Sequence[dict], groups: Sequence[Group]) -> ir.Module:
@@ -585,7 +611,8 @@ class WholeModuleCheck:
         ] + [*winner.remarks]
         said = "XLA compiles no other form" if islands.problem else self._compared_whole(whole, islands)
         said = f"stock XLA computes wrong values: {wrong}" if wrong else said + reason
-        place = "in place of its sites the" if self.groups else "the"
+        has_sites = self.groups or not self.are_sites_planned and self.replanned.found.edges
+        place = "in place of its sites the" if has_sites else "the"
         loops = " but its loops" if LOOPS_STAY in winner.form else ""
         self.session.remark(self.original.operation, f"{place} whole module{loops} is written per device: {said}")
         self._record(

@@ -216,6 +216,7 @@ class _Run:
             lines_above=chunk.lines_above,
             allows_unregistered=self.flags.allow_unregistered_dialect,
             checks=self._checks(),
+            are_passes_watched=self._are_passes_watched(),
             value_bytes=self._value_bytes(),
             form=self.output_form,
             is_copied_if_unchanged=self._is_copied_if_unchanged(chunk),
