@@ -5,9 +5,9 @@ Between two conversions all layouts agree, so that propagation finds them by its
 have to be stopped: by a constraint on the result of an op that makes a value in another layout, or on the operand of an
 op that takes it in another one. Most of these places need none. So constraints *grow*: propagation runs, and each part
 of the program in which it comes to other layouts gets a constraint at its first op, then at two of its ops, then at
-three, until all layouts are the chosen ones. Parts that are alike, such as layers, grow side by side, so that a few runs
-are enough for any number of layers. Where that comes to no end, there is a constraint at each conversion. Then those go
-without which propagation comes to the same layouts: first of all layers at once, then in halves.
+three, until all layouts are the chosen ones. Parts that are alike, such as layers, grow side by side, so that a few
+runs are enough for any number of layers. Where that comes to no end, there is a constraint at each conversion. Then
+those go without which propagation comes to the same layouts: first of all layers at once, then in halves.
 """
 
 from __future__ import annotations
