@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of `reshard.jit`: per call, and for compiling the transformer example, beside `jax.jit` in the same run.
+"""The cost of `reshard.jit`: per call, and for compiling a program, beside `jax.jit` in the same run.
 
     python benchmarks/jit_overhead.py [--program llama_train_step] [--size demo] [--repeats 5] [--calls 20000]
-    [--no-cold]
+    [--topology v5e:2x4] [--no-cold]
 
 **Per call**: compiled functions are called in turns; the median of the turns counts. The program is one addition on one
 device, so that the time is that of dispatch.
@@ -35,7 +35,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 def main(arguments: list[str] | None = None) -> None:
     options = _parse(arguments)
     if options.cold:
-        print(json.dumps(_bench(options).ours(check=options.cold == "checked")))
+        print(json.dumps(_bench(options).ours(check=options.cold == "checked", **_network(options))))
         return
     with contextlib.nullcontext(options.cache) if options.cache else tempfile.TemporaryDirectory() as cache:
         os.environ["RESHARD_CACHE_DIR"] = cache
@@ -75,9 +75,9 @@ def _compiles(options: argparse.Namespace, cache: str) -> None:
     for _ in range(options.repeats):
         rows["stock"].append(bench.stock())
         with _no_results(cache):
-            rows["unkept"].append(bench.ours())
+            rows["unkept"].append(bench.ours(**_network(options)))
         rows["warm"].append(
-            [bench.ours() for _ in range(2)][1]
+            [bench.ours(**_network(options)) for _ in range(2)][1]
         )  # called on one line: the module has the location of the call
     stock_s = statistics.median(whole for whole, _ in rows["stock"])
     print(f"{options.program}, {options.size}:\n")
@@ -87,10 +87,14 @@ def _compiles(options: argparse.Namespace, cache: str) -> None:
         print(f"| {name} | {whole_s:.2f} | {added_s:.3f} | {added_s / stock_s:.3f} |", flush=True)
 
 
-def _bench(options: argparse.Namespace) -> _Bench:
-    from examples.programs import PROGRAMS
+def _network(options: argparse.Namespace) -> dict[str, str]:
+    return {"topology": options.topology} if options.topology else {}
 
-    entry = next(each for each in PROGRAMS if each.name == options.program)
+
+def _bench(options: argparse.Namespace) -> _Bench:
+    from benchmarks.programs.catalogue import every_program
+
+    entry = next(each for each in every_program() if each.name == options.program)
     return _Bench(*entry.build(entry.mesh(), size=options.size))
 
 
@@ -98,6 +102,7 @@ def _cold(options: argparse.Namespace, how: str) -> tuple[float, float]:
     """Returns the times of a new process with empty caches on disk."""
     with tempfile.TemporaryDirectory() as empty:
         command = [sys.executable, __file__, "--cold", how, "--program", options.program, "--size", options.size]
+        command += ["--topology", options.topology] if options.topology else []
         env = os.environ | {"RESHARD_CACHE_DIR": empty}
         printed = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
     return tuple(json.loads(printed.splitlines()[-1]))
@@ -164,10 +169,11 @@ def _no_results(cache: str):
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--program", default="llama_train_step", help="a program of examples/programs.py")
+    parser.add_argument("--program", default="llama_train_step", help="a program of benchmarks/programs")
     parser.add_argument("--size", default="demo", choices=("demo", "small"))
     parser.add_argument("--repeats", type=int, default=5, help="repeats of each measurement")
     parser.add_argument("--calls", type=int, default=20_000, help="calls in each repeat")
+    parser.add_argument("--topology", help="the network that times are modelled on; default: that of the devices here")
     parser.add_argument("--cache", help="the folder of reshard's caches; without it, an empty one, which is removed")
     parser.add_argument(
         "--no-cold", action="store_true", help="skip the slowest measurement: compiling with empty caches"
