@@ -114,8 +114,8 @@ def _filling_of(op: ir.Operation, number: int) -> object:
 
 
 def _identity(value: ir.Value) -> object:
-    """Returns the value, or the text of a constant."""
+    """Returns the value, or the text of a constant. The bindings cannot read complex constants as attributes."""
     producer = producer_of(value)
-    return (
-        str(producer.attributes["value"]) if producer is not None and producer.name == "stablehlo.constant" else value
-    )
+    if producer is None or producer.name != "stablehlo.constant":
+        return value
+    return str(producer).partition(" dense")[2]

@@ -63,6 +63,8 @@ def _shrinks(value: ir.Value, is_divisor: bool) -> bool:
         value = producer.operands[0]
     if producer is None or producer.name not in CONSTANTS:
         return False
+    if isinstance(ir.RankedTensorType(value.type).element_type, ir.ComplexType):
+        return False  # the bindings cannot read it
     attr = ir.DenseElementsAttr(producer.attributes["value"])
     if not attr.is_splat:
         return False

@@ -42,3 +42,9 @@ def test_a_constraint_does_not_make_another_value():
     module = ir.Module.parse(f'sdy.mesh @mesh = <["x"=2]>{text}')
     assert separate_users(module) == 1
     assert module.operation.verify()
+
+
+def test_complex_paddings_are_compared():
+    text = _TWO_PADS.replace("f32", "complex<f32>")
+    for second, count in (("(2.0, 0.0)", 1), ("(1.0, 0.0)", 0)):
+        assert separate_users(ir.Module.parse(text.format(first="(1.0, 0.0)", second=second, value="%a"))) == count
