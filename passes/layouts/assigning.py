@@ -10,6 +10,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from reshard.dialect_utils.assignment.factored_modules import FactoredModule, factored_module, inline_calls_of
 from reshard.dialect_utils.assignment.written_layouts import free_of_shardings, write_layouts
@@ -73,36 +74,17 @@ class Assigned:
         return len(self.assignment.ways)
 
 
-_made: OrderedDict[tuple, tuple[bytes, Assigned]] = OrderedDict()  # modules that are prepared, with their layouts
-_written: OrderedDict[tuple, tuple[bytes, Assigned]] = OrderedDict()  # modules that have them
+_Memory = OrderedDict[tuple, tuple[bytes, Assigned]]
+_made: _Memory = OrderedDict()  # modules that are prepared, with their layouts
+_written: _Memory = OrderedDict()  # modules that have them
 
 
-def assign(
-    module: ir.Module,
-    mesh: Mesh,
-    network: SiteNetwork,
-    *,
-    keeps_annotations: bool = True,
-    memory_limit: int | None = None,
-    tactics: Mapping[str, Tactic] | None = None,
-    time_limit_s: float = TIME_LIMIT_S,
-    below_s: float = math.inf,
-) -> Assigned:
-    """Writes the best layouts on a mesh into a module, in place; see `chosen`."""
-    key = _key(module, mesh, network, keeps_annotations, memory_limit, tactics or {})
-    if (found := _kept(_written, key, module)) is None:
-        how = {"keeps_annotations": keeps_annotations, "memory_limit": memory_limit, "tactics": tactics}
-        found = chosen(module, mesh, network, **how, time_limit_s=time_limit_s, below_s=below_s)
-        found = written(module, mesh, found)
-        _keep(_written, key, module, found)
-    return found
+def assign(module: ir.Module, mesh: Mesh, network: SiteNetwork, **options: Any) -> Assigned:
+    """Writes the best layouts on a mesh into a module, in place; the options and errors are those of `chosen`."""
+    return written(module, mesh, chosen(module, mesh, network, **options))
 
 
-def _key(module: ir.Module, mesh: Mesh, network: SiteNetwork, keeps_annotations: bool, limit, tactics) -> tuple:
-    return compat.bytecode(module), mesh, network.text, keeps_annotations, limit, tuple(sorted(tactics.items()))
-
-
-def _kept(memory: OrderedDict[tuple, tuple[bytes, Assigned]], key: tuple, module: ir.Module) -> Assigned | None:
+def _kept(memory: _Memory, key: tuple, module: ir.Module) -> Assigned | None:
     """Returns what is kept under a key, and makes the module what it was then; None if nothing is kept."""
     if key not in memory:
         return None
@@ -111,7 +93,7 @@ def _kept(memory: OrderedDict[tuple, tuple[bytes, Assigned]], key: tuple, module
     return found
 
 
-def _keep(memory: OrderedDict[tuple, tuple[bytes, Assigned]], key: tuple, module: ir.Module, found: Assigned) -> None:
+def _keep(memory: _Memory, key: tuple, module: ir.Module, found: Assigned) -> None:
     memory[key] = compat.bytecode(module), found
     while len(memory) > _KEPT:
         memory.popitem(last=False)
@@ -144,7 +126,7 @@ def chosen(
         check(tactics, mesh.axis_names)
     except TacticError as error:
         raise error_at(module.operation, str(error)) from None
-    key = _key(module, mesh, network, keeps_annotations, memory_limit, tactics)
+    key = compat.bytecode(module), mesh, network.text, keeps_annotations, memory_limit, tuple(sorted(tactics.items()))
     if (kept := _kept(_made, key, module)) is not None:
         return kept
     if not keeps_annotations:
@@ -169,9 +151,14 @@ def chosen(
 
 def written(module: ir.Module, mesh: Mesh, found: Assigned) -> Assigned:
     """Writes layouts into the module that `chosen` has prepared, in place, and returns them with what was written."""
+    key = compat.bytecode(module), mesh, id(found.assignment)  # which lives as long as what is kept
+    if (kept := _kept(_written, key, module)) is not None:
+        return kept
     progress.at("assign-layouts: few constraints")
     counts = write_layouts(module, found.factored, found.assignment, mesh)
-    return replace(found, constraints=counts.constraints, left=counts.left)
+    found = replace(found, constraints=counts.constraints, left=counts.left)
+    _keep(_written, key, module, found)
+    return found
 
 
 def assign_again(module: ir.Module, mesh: Mesh, network: SiteNetwork, found: Assigned) -> None:
