@@ -92,6 +92,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         "or loops too",
         choices=local_modules.STAY,
     )
+    keep_sums: bool = option(False, "leave sums that manual computations have in the order that XLA gives them")
 
     def run(self, module: ir.Module, session: Session) -> None:
         if (found := read_findings(module)) is not None:
@@ -104,6 +105,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             stay=self.stay,
             compares_products=self.products == LEAST_TIME,
             release_bytes=self.release,
+            keeps_sums=self.keep_sums,
             **self._planning(),
         )
         for each in written.left:
@@ -132,6 +134,8 @@ def _row(conversion: Conversion, session: Session) -> dict:
         place = dataclasses.replace(place, file=session.options.input)
     chain, is_needed = conversion.plan, conversion.is_needed
     why = conversion.whole or ("its elements move" if conversion.is_move else "the layout changes here")
+    if conversion.is_collective:
+        why = f"a chain is faster than this {conversion.op_name.removeprefix('stablehlo.')}"
     why = "made again, so that less is held in memory" if conversion.is_repeated else why
     return {
         "site": conversion.number,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.ir.ops import short_name
@@ -24,11 +23,8 @@ from reshard.passes.sites.site_numbers import SiteNumbers, leave_option, only_op
 from reshard.passes.sites.site_rows import row_of_collective
 from reshard.synthesis.common.numbers import counted
 
-if TYPE_CHECKING:  # loading them loads numpy
-    from reshard.dialect_utils.hierarchy.explicit_collectives import ExplicitCollective
-    from reshard.synthesis.planner.entry import Plan
-
-LEAST_GAIN = 0.05  # share of the modelled time of a collective; below, the model may be wrong about it
+if TYPE_CHECKING:  # loading it loads numpy
+    from reshard.dialect_utils.hierarchy.faster_chains import InPlace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +96,7 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     def _decompose(self, module: ir.Module, found: Findings | None, session: Session) -> int:
         """Writes the chains, counts and reports; returns the number of collectives that are replaced."""
         from reshard.dialect_utils.emission.tile_emission import Mark, unused_channels  # loads the writers
+        from reshard.dialect_utils.hierarchy.faster_chains import LEAST_GAIN
 
         first = 1 + max((edge.site for edge in found.edges), default=-1) if found is not None else 0
         channels = unused_channels(module)
@@ -121,90 +118,32 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                 written += 1
         return written
 
-    def _is_chosen(self, number: int, faster: _Planned) -> bool:
+    def _is_chosen(self, number: int, faster: InPlace) -> bool:
         if self.only:
             return number in self.numbers_only
         return number not in self.numbers_left and (self.policy != STRICT or faster.is_strict)
 
-    def _planned(self, module: ir.Module, session: Session) -> Iterator[_Planned]:
+    def _planned(self, module: ir.Module, session: Session) -> Iterator[InPlace]:
         """Yields the collectives that have a chain; the others are counted, and a remark says why."""
         from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable, explicit_collectives
-        from reshard.synthesis.network.cost import collective_time_s
+        from reshard.dialect_utils.hierarchy.faster_chains import chain_in_place
         from reshard.synthesis.planner.entry import NoPlanError
 
         for op, collective in list(explicit_collectives(module.operation)):
             try:
                 if isinstance(collective, NotPlannable):
                     raise collective
-                chain = self._chain(collective)
+                if self.keep_sums and collective.may_round:
+                    raise NotPlannable("in another order it may round otherwise")
+                found = chain_in_place(collective, self.network.topology, self.network.memory_limit)
             except (NotPlannable, NoPlanError) as reason:
                 session.count("left")
                 session.remark(op, f"{short_name(op)} stays as it is: {reason}")
                 continue
-            flat_s = collective_time_s(self.network.topology, collective.mesh.devices, collective.flat)
-            yield _Planned(collective, chain, self._written_s(chain, collective), flat_s)
-
-    def _written_s(self, chain: Plan, collective: ExplicitCollective) -> float:
-        """Returns the modelled time of a chain as it is written.
-
-        Plans know no order of the members of a group. In the order that their tiles need, a ring may take longer.
-        """
-        from reshard.synthesis.network.cost import collective_time_s
-        from reshard.synthesis.programs.tile_program import collectives
-
-        written = collectives(chain.tile_program, collective.bits)
-        devices = collective.mesh.devices
-        return max(chain.time_s, sum(collective_time_s(self.network.topology, devices, each) for each in written))
-
-    def _chain(self, collective: ExplicitCollective) -> Plan:
-        """Returns the fastest chain in place of a collective. Raises: NotPlannable, NoPlanError."""
-        from reshard.dialect_utils.hierarchy.explicit_collectives import NotPlannable
-        from reshard.synthesis.planner.entry import plan
-
-        if self.keep_sums and collective.may_round:
-            raise NotPlannable("in another order it may round otherwise")
-        asked = collective.redistribution
-        return plan(
-            collective.mesh,
-            asked.shape,
-            collective.bits,
-            asked.source,
-            asked.target,
-            objective="time",
-            topology=self.network.topology,
-            reduction=collective.reduction,
-            memory_limit=self.network.memory_limit,
-        )
+            yield found
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A collective, a chain in its place, and the modelled times of both as the module has them."""
-
-    collective: ExplicitCollective
-    chain: Plan
-    chain_s: float
-    flat_s: float
-
-    @property
-    def is_faster(self) -> bool:
-        """Returns whether the chain is faster by more than the model may be wrong."""
-        return self.chain_s <= (1 - LEAST_GAIN) * self.flat_s
-
-    @property
-    def flat_bytes(self) -> int:
-        """Returns the bytes that the busiest device receives as it is."""
-        from reshard.synthesis.programs.traffic import bytes_received
-
-        return bytes_received([self.collective.flat], self.collective.mesh.devices)
-
-    @property
-    def is_strict(self) -> bool:
-        """Returns whether no cost of the chain is larger."""
-        return self.chain.collectives <= 1 and self.chain.bytes_received <= self.flat_bytes
-
-
-def _row(number: int, faster: _Planned, is_written: bool, session: Session) -> dict[str, Any]:
+def _row(number: int, faster: InPlace, is_written: bool, session: Session) -> dict[str, Any]:
     """Returns the report row of a collective, in the form that plan-sites uses."""
     chain, collective = faster.chain, faster.collective
     row = row_of_collective(number, collective, is_written, session, stock_s=faster.flat_s, our_s=faster.chain_s)

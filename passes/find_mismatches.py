@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from reshard.dialect_utils.analysis.module_analysis import Analysis, analyse
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place
 from reshard.dialect_utils.ir.functions import functions_of, is_public
-from reshard.dialect_utils.ir.ops import LOOPS, ops_around, owner_of_argument, parent_of, producer_of, short_name
+from reshard.dialect_utils.ir.ops import (
+    CONSTRAINTS,
+    LOOPS,
+    ops_around,
+    owner_of_argument,
+    parent_of,
+    producer_of,
+    short_name,
+)
 from reshard.dialect_utils.ir.shardy_limits import NotPropagatedError
 from reshard.dialect_utils.platform.bindings import ir, sdy
 from reshard.dialect_utils.platform.typed import present
@@ -23,7 +31,7 @@ from reshard.dialect_utils.shardings.sdy_shardings import (
     sharding_from_attr,
     sharding_to_attr,
 )
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS, stated_results
+from reshard.dialect_utils.shardings.value_layouts import stated_results
 from reshard.passes.driver.base import Pass, Session
 from reshard.passes.sites import findings as kinds
 from reshard.passes.sites import wording

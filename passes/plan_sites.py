@@ -10,7 +10,7 @@ from typing import Any
 
 from reshard.dialect_utils.analysis import miscompilations
 from reshard.dialect_utils.analysis.module_analysis import analyse
-from reshard.dialect_utils.ir.ops import int64_attr, producer_of
+from reshard.dialect_utils.ir.ops import CONSTRAINTS, int64_attr, producer_of
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import (
@@ -20,7 +20,6 @@ from reshard.dialect_utils.shardings.sdy_shardings import (
     sharding_from_attr,
     sharding_to_attr,
 )
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.passes.driver.base import Pass, Session, option
 from reshard.passes.sites import findings as kinds

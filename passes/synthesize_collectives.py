@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
-from reshard.dialect_utils.ir.ops import LOOPS, parent_of
+from reshard.dialect_utils.ir.ops import CONSTRAINTS, LOOPS, parent_of
 from reshard.dialect_utils.platform.bindings import ir, sdy
 from reshard.dialect_utils.shardings.sdy_shardings import (
     SHARDING,
@@ -17,7 +17,6 @@ from reshard.dialect_utils.shardings.sdy_shardings import (
     per_value,
     sharding_from_attr,
 )
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.passes.driver.base import Pass, Session, option
 from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.findings import (

@@ -28,7 +28,7 @@ from benchmarks.networks.program_runs import FLAT, NETWORKS, SLOWER, Job, Measur
 from benchmarks.networks.program_worker import PARTS
 from benchmarks.networks.reduction_programs import BITS, plan_of_steps, signature
 from benchmarks.networks.testbed import Testbed, status_of
-from reshard.passes.decompose_collectives import LEAST_GAIN
+from reshard.dialect_utils.hierarchy.faster_chains import LEAST_GAIN
 from reshard.planning.byte_sizes import byte_size
 from reshard.synthesis.common.numbers import bytes_text, milliseconds
 from reshard.synthesis.common.text_table import markdown_table

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from reshard.passes.decompose_collectives import LEAST_GAIN
+from reshard.dialect_utils.hierarchy.faster_chains import LEAST_GAIN
 from reshard.synthesis.explain.alternatives import rejected
 from reshard.synthesis.hierarchy.redistributions import InGroups, redistribution_of
 from reshard.synthesis.layouts.layout import Factor, Slot, groups, layout_of

@@ -15,7 +15,7 @@ from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
 from ..ir.diagnostics import error_at
-from ..ir.ops import CONSTANTS, LOOPS, ops_in
+from ..ir.ops import CONSTANTS, CONSTRAINTS, LOOPS, ops_in
 from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir
 from ..platform.typed import asm_of
@@ -28,7 +28,7 @@ from ..shardings.sdy_shardings import (
     placement,
     sharding_from_attr,
 )
-from ..shardings.value_layouts import CONSTRAINTS, layout, nth_sharding, result_layouts, stated_results
+from ..shardings.value_layouts import layout, nth_sharding, result_layouts, stated_results
 from .module_analysis import Analysis
 
 FRONTEND = "mhlo.frontend_attributes"

@@ -20,19 +20,12 @@ from dataclasses import dataclass
 
 from ..ir.diagnostics import DiagnosedError, Place, place_of
 from ..ir.functions import public_functions, symbol
-from ..ir.ops import ops_in
+from ..ir.ops import CONSTRAINTS, ops_in
 from ..platform.bindings import ir
 from ..preparation.prepared_clone import prepare
 from ..preparation.serials import serial_of, tagged_clone
 from ..shardings.sdy_shardings import sharding_from_attr
-from ..shardings.value_layouts import (
-    CONSTRAINTS,
-    layout,
-    result_layout,
-    result_layouts,
-    stated_arguments,
-    stated_results,
-)
+from ..shardings.value_layouts import layout, result_layout, result_layouts, stated_arguments, stated_results
 from .isolated_passes import run_in_child
 from .module_analysis import Analysis, before_propagation
 from .propagation import propagation_pipeline

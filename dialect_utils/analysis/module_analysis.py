@@ -16,21 +16,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ..ir.functions import functions_of, has_body, symbol
-from ..ir.ops import ops_in
+from ..ir.ops import CONSTRAINTS, ops_in
 from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir
 from ..platform.typed import present
 from ..preparation.prepared_clone import PreparedClone, prepare
 from ..preparation.serials import serial_of, serial_of_named, tagged_clone
 from ..shardings.partial_sums import has_partial_sums
-from ..shardings.value_layouts import (
-    CONSTRAINTS,
-    layout,
-    nth_sharding,
-    result_layout,
-    result_layouts_of,
-    stated_results,
-)
+from ..shardings.value_layouts import layout, nth_sharding, result_layout, result_layouts_of, stated_results
 from .explicit_reshards import EXPLICIT_RESHARDS, stop_before_overflow, sum_where_shardy_cannot
 from .propagation import propagate
 

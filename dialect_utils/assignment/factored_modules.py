@@ -22,7 +22,7 @@ from ..analysis.named_values import name_of
 from ..ir.diagnostics import error_at
 from ..ir.functions import functions_of, public_functions
 from ..ir.loop_trips import trips_of
-from ..ir.ops import CONSTANTS, LOOPS, ops_in, shape_of, short_name, terminator_of
+from ..ir.ops import CONSTANTS, CONSTRAINTS, LOOPS, ops_in, shape_of, short_name, terminator_of
 from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir, sdy
 from ..preparation.dynamic_shapes import SHARDING_RULE
@@ -30,7 +30,7 @@ from ..preparation.inlining import inline_calls, remove_call_barriers
 from ..preparation.prepared_clone import PreparedClone, prepare
 from ..preparation.serials import serial_of, tagged_clone
 from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
-from ..shardings.value_layouts import CONSTRAINTS, nth_sharding, stated_arguments, stated_results
+from ..shardings.value_layouts import nth_sharding, stated_arguments, stated_results
 
 _RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 _MANUAL = "sdy.manual_computation"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from reshard.synthesis.hierarchy.device_groups import Groups, factors_of
@@ -29,6 +29,7 @@ from .collective_groups import groups_of
 from .varying_axes import VaryingAxes, varying_axes
 
 OPS = frozenset(f"stablehlo.{kind}" for kind in KINDS)
+PARTLY_MANUAL = "XLA partitions the tiles of the manual computation around it"  # until that is written per device
 _MANUAL = "sdy.manual_computation"
 _ROUNDING = frozenset({"sum", "prod"})
 _DIM = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension", "all_to_all": "split_dimension"}
@@ -74,13 +75,17 @@ class ExplicitCollective:
 
     def replace(self, plan: Plan, mark: Mark) -> None:
         """Writes the collectives of a plan in place of the op, which is erased."""
-        program, result = plan.tile_program, self.op.results[0]
-        element = ir.RankedTensorType(result.type).element_type
-        with ir.InsertionPoint(self.op), ir.Location.name(mark.name, mark.location):
-            tile = _reshaped(self.op.operands[0], ir.RankedTensorType.get(program.in_shape, element))
-            tile = write_program(program, tile, mark)
-            result.replace_all_uses_with(_reshaped(tile, result.type))
+        with ir.InsertionPoint(self.op):
+            self.op.results[0].replace_all_uses_with(self.write(plan, self.op.operands[0], mark))
         self.op.erase()
+
+    def write(self, plan: Plan, tile: ir.Value, mark: Mark) -> ir.Value:
+        """Writes the collectives of a plan on the tile that the op takes, and returns the tile after them."""
+        element = ir.RankedTensorType(tile.type).element_type
+        with ir.Location.name(mark.name, mark.location):
+            tile = _reshaped(tile, ir.RankedTensorType.get(plan.tile_program.in_shape, element))
+            made = write_program(plan.tile_program, tile, mark)
+            return _reshaped(made, ir.RankedTensorType.get(self.in_groups.result, element))
 
 
 def explicit_collectives(root: ir.Operation) -> Iterator[tuple[ir.Operation, ExplicitCollective | NotPlannable]]:
@@ -146,23 +151,41 @@ class _Callers:
 
 
 def _read(op: ir.Operation, known: VaryingAxes) -> ExplicitCollective:
+    if apart := known.around(op):
+        raise NotPlannable(f"devices may disagree along {', '.join(sorted(apart))} whether they run it")
+    return read_collective(op, known.mesh, known.meshes, known.of(op.operands))
+
+
+def read_collective(
+    op: ir.Operation,
+    mesh: Mesh,
+    meshes: Mapping[str, Mesh],
+    varying: Collection[str],
+    tile: tuple[int, ...] | None = None,
+) -> ExplicitCollective:
+    """Returns a collective as a plan needs it.
+
+    Args:
+      mesh: of the manual computation around it. meshes: those that the module declares, by symbol name.
+      varying: the axes along which what it takes may differ.
+      tile: the shape of the tile that it is to run on, if that is not the one that it takes.
+    Raises: NotPlannable if no plan can take its place.
+    """
     if len(op.operands) != 1:
         raise NotPlannable("it takes several arrays")
     if not ir.RankedTensorType(op.operands[0].type).has_static_shape:
         raise NotPlannable("the size of its tile is unknown")
-    if apart := known.around(op):
-        raise NotPlannable(f"devices may disagree along {', '.join(sorted(apart))} whether they run it")
-    mesh, groups = known.mesh, groups_of(op, known.meshes)
+    groups = groups_of(op, meshes)
     factors = None if groups is None else factors_of(mesh, groups)
     if groups is None or factors is None:
         raise NotPlannable("its groups are along no axes of the mesh")
     kind = short_name(op)
     reduction = _reduction(op) if kind in REDUCING else "sum"
-    tile = tuple(shape_of(op.operands[0].type) or ())
+    tile = tuple(shape_of(op.operands[0].type) or ()) if tile is None else tile
     dim = _integer(op, _DIM[kind]) if kind in _DIM else 0
     joined = _integer(op, "concat_dimension") if kind == "all_to_all" else 0
     in_groups = InGroups(kind, tile, factors, dim, joined)
-    found = redistribution_of(mesh, in_groups, known.of(op.operands))
+    found = redistribution_of(mesh, in_groups, varying)
     return ExplicitCollective(op, mesh, in_groups, groups, found, _bits(op), reduction)
 
 
@@ -178,7 +201,7 @@ def _mesh_of(island: ir.Operation, meshes: dict[str, Mesh]) -> Mesh:
     manual = manual_axes(island.attributes["manual_axes"])
     free = [name for name, size in mesh.axes if size > 1 and name not in manual]
     if free:
-        raise NotPlannable(f"XLA partitions the tiles of the manual computation around it along {', '.join(free)}")
+        raise NotPlannable(f"{PARTLY_MANUAL} along {', '.join(free)}")
     return mesh
 
 

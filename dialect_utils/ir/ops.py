@@ -12,6 +12,7 @@ from ..platform.typed import present
 
 CONSTANTS = frozenset({"stablehlo.constant", "sdy.constant"})
 LOOPS = frozenset({"stablehlo.while"})
+CONSTRAINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"})  # of layouts; elements stay
 
 
 def short_name(op: ir.Operation) -> str:

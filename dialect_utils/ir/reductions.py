@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..platform.bindings import ir, stablehlo
-from .ops import producer_of
+from .ops import CONSTRAINTS, producer_of
 
 _OPS = {
     "sum": "stablehlo.add",
@@ -41,12 +41,21 @@ def neutral_element(tensor: ir.Type, reduction: str) -> ir.Value:
 
 
 def reduction_of(op: ir.Operation) -> str | None:
-    """Returns the reduction in the region of an op that reduces one array; None if it is another computation."""
+    """Returns the reduction in the region of an op that reduces one array; None if it is another computation.
+
+    JAX puts constraints behind the elements in the regions of partly manual computations, which change nothing.
+    """
     blocks = list(op.regions[0].blocks)
     body = [each.operation for each in blocks[0].operations]
-    if len(body) != 2 or len(blocks[0].arguments) != 2 or list(body[1].operands) != list(body[0].results):
+    *passed, end = body[1:] or [None]
+    if end is None or len(blocks[0].arguments) != 2 or {*body[0].operands} != {*blocks[0].arguments}:
         return None
-    if {*body[0].operands} != {*blocks[0].arguments}:
+    reduced = list(body[0].results)
+    for each in passed:
+        if each.name not in CONSTRAINTS or list(each.operands) != reduced:
+            return None
+        reduced = list(each.results)
+    if list(end.operands) != reduced:
         return None
     return next((name for name, op_name in _OPS.items() if op_name == body[0].name), None)
 

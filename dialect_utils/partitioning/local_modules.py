@@ -53,11 +53,11 @@ from .local_ops import (
     OpWriter,
     described,
     dims_of,
-    is_over_all_axes,
     sharding_of,
     tile_type,
 )
 from .local_rules import Dims
+from .partly_manual import ManualAxes
 from .segments import Segment, is_free, segments, top_level
 from .tiles import Scope, Tile, tile_bytes
 
@@ -92,6 +92,7 @@ def convert(
     stay: str = NONE,
     compares_products: bool = False,
     release_bytes: float = 0.0,
+    keeps_sums: bool = False,
     **planning: Any,
 ) -> Written:
     """Converts each public function whose values are split; other functions stay.
@@ -103,12 +104,13 @@ def convert(
         and not as propagation has them.
       release_bytes: how many bytes less a device is to hold at the fullest moment: conversions whose result is needed
         late are written again there.
+      keeps_sums: whether sums that the program itself has, in manual computations, stay in their order.
       planning: options of `plan` for the changes of layout: `objective`, `topology`, `memory_limit`.
     Raises: DiagnosedError at the first op that does not run on tiles and is not left; the module is then unchanged.
     """
     if not module_meshes(module):
         return Written()
-    how = How(platform, planning, compares_products, release_bytes)
+    how = How(platform, planning, compares_products, release_bytes, keeps_sums)
     try:
         return _convert(module, stay, how)
     except DiagnosedError:
@@ -200,7 +202,7 @@ class _Function:
             and op.name == "sdy.manual_computation"
             and list(op.operands) == list(self.block.arguments)
             and self.returned == list(op.results)
-            and is_over_all_axes(op, present(self.mesh))
+            and ManualAxes.of(op, present(self.mesh)).are_all_of(present(self.mesh))
         )
 
     @functools.cached_property
@@ -315,7 +317,8 @@ class _Function:
         candidates = [
             repeated.Candidate(each.number, each.taken[0], each.result, _cost(by_number[each.number]))
             for each in ends
-            if len(each.taken) == 1 and by_number[each.number].is_needed and not by_number[each.number].is_move
+            if len(each.taken) == 1 and by_number[each.number].is_needed
+            if not by_number[each.number].is_move and not by_number[each.number].is_collective
         ]
         found: list[Conversion] = []
         for island in self.islands:

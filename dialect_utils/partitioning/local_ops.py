@@ -25,20 +25,24 @@ from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
 from reshard.synthesis.planner.moved import End, plan_move, plan_moves
 from reshard.synthesis.programs import steps
 from reshard.synthesis.programs.exchange import TooManyPieces
+from reshard.synthesis.programs.tile_program import collectives
 
 from ..analysis.module_analysis import Analysis
 from ..conversions.unneeded import Ends
 from ..emission.mini_modules import bits_of
 from ..emission.tile_emission import Mark, write_exchange_into, write_program
+from ..hierarchy.explicit_collectives import OPS, NotPlannable, read_collective
+from ..hierarchy.faster_chains import InPlace, chain_in_place
+from ..hierarchy.varying_axes import VaryingAxes, varying_axes
 from ..ir.diagnostics import DiagnosedError, error_at, note
 from ..ir.fusing import is_elementwise_of_one
-from ..ir.ops import CONSTANTS, manual_axes, ops_in, producer_of
+from ..ir.ops import CONSTANTS, CONSTRAINTS, ops_in, producer_of, terminator_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
 from ..platform.bindings import ir, sdy, stablehlo
 from ..platform.typed import present
 from ..preparation.serials import ID, own_location, serial_of
 from ..shardings.sdy_shardings import SHARDING, sharding_from_attr
-from ..shardings.value_layouts import CONSTRAINTS, layout
+from ..shardings.value_layouts import layout
 from . import local_rules
 from .indexed_rules import is_indexed, put_in_range, rules_of
 from .local_rules import Axes, Dims, NotLocal, Rule, Site
@@ -54,6 +58,7 @@ from .partial_sums import (
     scaled_operands,
     widens,
 )
+from .partly_manual import COLLECTIVES, ManualAxes
 from .product_rules import is_product, products_of, takers
 from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from .tile_masks import filled, indices
@@ -83,12 +88,14 @@ class How:
       platform: one of `platforms.PLATFORMS`. planning: options of `plan` for the changes of layout.
       compares_products: whether the ways to split a matrix product are compared, where plans are made for time.
       release_bytes: how many bytes less are to be held at the fullest moment, by conversions that are written again.
+      keeps_sums: whether sums that the program itself has, in manual computations, stay in their order.
     """
 
     platform: str
     planning: Mapping[str, Any]
     compares_products: bool = False
     release_bytes: float = 0.0
+    keeps_sums: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,7 @@ class Conversion:
       op_name: the name of the op of the original module that needs it; empty for an op that the analysis made.
       whole: why the op needs a dimension whole, if that is the reason.
       is_move: whether the op itself moves elements between devices, and the change of layout is its effect.
+      is_collective: whether the op is a collective of the program, and a faster chain takes its place.
       is_needed: whether it is in the module; else no op takes its result.
       is_repeated: whether an earlier one is written once more, so that its result is not held until here.
     """
@@ -113,10 +121,7 @@ class Conversion:
     is_move: bool = False
     is_needed: bool = True
     is_repeated: bool = False
-
-
-def is_over_all_axes(island: ir.Operation, mesh: Mesh) -> bool:
-    return {*sdy.ManualAxesAttr(island.attributes["manual_axes"])} >= {name for name, size in mesh.axes if size > 1}
+    is_collective: bool = False
 
 
 def dims_of(attr: ir.Attribute | None, kind: ir.Type, mesh: Mesh) -> Dims:
@@ -191,11 +196,14 @@ class OpWriter:
         self.platform = how.platform
         self.planning = how.planning
         self.compares_products = how.compares_products and how.planning.get("objective") == "time"
+        self.keeps_sums = how.keeps_sums
         self._first = first
         self.conversions: list[Conversion] = []
         self.ends: list[Ends] = []
         self.at: ir.Operation | None = None
         self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
+        self._manual = ManualAxes()  # of the manual computations whose bodies are being written
+        self._varying: list[VaryingAxes] = []  # of these
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
         self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
@@ -265,7 +273,7 @@ class OpWriter:
             elif op.name in ("stablehlo.case", "stablehlo.if"):
                 yield self._branches(op, scope)
             elif op.name == "sdy.manual_computation":
-                self._island(op, scope)
+                yield self._island(op, scope)
             else:
                 self._on_tiles(op, scope)
 
@@ -336,13 +344,19 @@ class OpWriter:
         mark = self._mark(op, kind, chain, whole if tile.partial or grows(tile, dims) else "")
         if _takes_own_part_first(chain):
             put_in_range(tile.value)
-        return Tile(self._noted(write_program(chain.tile_program, tile.value, mark), tile.value), dims)
+        made = self._manual.from_part(write_program(chain.tile_program, self._manual.as_part(tile.value), mark))
+        return Tile(self._noted(made, tile.value), dims)
 
     def _mark(self, op: ir.Operation, kind: ir.Type, chain: Plan, whole: str, is_move: bool = False) -> Mark:
         """Notes a conversion that is written next, and returns the mark of its ops."""
         number, original = self._first + len(self.conversions), self._original(op)
         op_name = "" if original is None else original.name
-        self.conversions.append(Conversion(number, op_name, own_location(op), kind, chain, whole, is_move))
+        array = self._manual.tensor(kind)
+        self.conversions.append(Conversion(number, op_name, own_location(op), array, chain, whole, is_move))
+        return self._last_mark(op)
+
+    def _last_mark(self, op: ir.Operation) -> Mark:
+        number = self.conversions[-1].number
         return Mark(self.channels, f"reshard/{number}", own_location(op), self.platform)
 
     def _noted(self, result: ir.Value, *taken: ir.Value) -> ir.Value:
@@ -518,13 +532,39 @@ class OpWriter:
         finally:
             self._around.pop()
 
-    def _island(self, op: ir.Operation, scope: Scope) -> None:
-        """Copies the body of a manual computation over all axes, because such a body already works on tiles."""
-        if not is_over_all_axes(op, self.mesh):
-            raise _refusal(op, f"it is manual along {', '.join(manual_axes(op.attributes['manual_axes']))} only")
+    def _island(self, op: ir.Operation, scope: Scope) -> _Nested:
+        """Writes the body of a manual computation: of one over all axes as it is, because it already works on tiles."""
         ends = [sdy.TensorShardingPerValueAttr(op.attributes[f"{side}_shardings"]).shardings for side in ("in", "out")]
         taken = [dims_of(attr, value.type, self.mesh) for attr, value in zip(ends[0], op.operands, strict=True)]
         given = [dims_of(attr, value.type, self.mesh) for attr, value in zip(ends[1], op.results, strict=True)]
+        inner = ManualAxes.of(op, self.mesh)
+        manual = self._manual.with_those_in(inner)
+        if manual.are_all_of(self.mesh):
+            values = self._copied_body(op, taken, scope)
+        else:
+            block = op.regions[0].blocks[0]
+            taken, inside = inner.ends(block.arguments, taken)
+            given, wanted = inner.ends(terminator_of(block).operands, given)
+            tiles = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, taken, strict=True)]
+            outside, self._manual = self._manual, manual
+            self._varying.append(varying_axes(op, self.mesh, meshes=self.meshes))
+            try:
+                values = yield self._block(block, list(map(Tile, tiles, inside)), {}, wanted)
+            finally:
+                self._varying.pop()
+                self._manual = outside
+        for result, value, dims in zip(op.results, values, given, strict=True):
+            scope[result] = Tile(value, dims)
+
+    def _is_run_by_all(self, op: ir.Operation) -> bool:
+        """Returns whether no loop or branch in a manual computation may be run by some of its devices alone.
+
+        In one that may, a permute would wait for the others: all devices of a program take part in it.
+        """
+        apart = frozenset().union(*(each.around(op) for each in self._varying))
+        return not any(each.axis in apart for each in self._manual.axes)
+
+    def _copied_body(self, op: ir.Operation, taken: Sequence[Dims], scope: Scope) -> list[ir.Value]:
         tiles = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, taken, strict=True)]
         copy = _body_as_it_came(self._original(op) or op)
         block = copy.regions[0].blocks[0]
@@ -535,8 +575,7 @@ class OpWriter:
             each.move_before(copy)
         values = list(terminator.operands)
         copy.erase()
-        for result, value, dims in zip(op.results, values, given, strict=True):
-            scope[result] = Tile(value, dims)
+        return values
 
     def _on_tiles(self, op: ir.Operation, scope: Scope) -> None:
         if self._is_only_joined(op, scope):
@@ -566,6 +605,8 @@ class OpWriter:
         for number, along in rule.filled.items():
             whole = ir.RankedTensorType(op.operands[number].type).shape, rule.operands[number]
             operands[number] = filled(tiles.place, operands[number], *whole, along, rule.reduction)
+        if op.name in COLLECTIVES and self._write_chain_in_place(op, rule, operands, scope):
+            return
         if rule.write is not None:
             values = rule.write(tiles, operands)
             for result, value, dims in zip(op.results, values, rule.results, strict=True):
@@ -579,6 +620,34 @@ class OpWriter:
         self._bind(op, new, rule.results, scope, rule)
         if is_late:
             self._add_init(op, init, rule.reduction, scope)
+
+    def _write_chain_in_place(self, op: ir.Operation, rule: Rule, operands: Sequence[ir.Value], scope: Scope) -> bool:
+        """Writes a chain for a collective of a manual computation, if one is faster on the network than it is."""
+        found = self._chain_in_place(op, rule, operands)
+        if found is None or not found.is_faster:
+            return False
+        number, chain = self._first + len(self.conversions), found.chain
+        array = ir.RankedTensorType.get(chain.request.shape, ir.RankedTensorType(operands[0].type).element_type)
+        self.conversions.append(Conversion(number, op.name, own_location(op), array, chain, "", is_collective=True))
+        made = self._noted(found.collective.write(chain, operands[0], self._last_mark(op)), operands[0])
+        scope[op.results[0]] = Tile(made, rule.results[0])
+        return True
+
+    def _chain_in_place(self, op: ir.Operation, rule: Rule, operands: Sequence[ir.Value]) -> InPlace | None:
+        if self.planning.get("objective") != "time" or op.name not in OPS or not self._is_run_by_all(op):
+            return None
+        varying = {each.axis for each in self._manual.axes}
+        if len(self._varying) == 1:  # what enters an inner body differs as it does outside
+            varying &= self._varying[0].of(op.operands)
+        varying |= {each.axis for each in _axes_of(rule.operands[0])}
+        try:
+            tile = tuple(ir.RankedTensorType(operands[0].type).shape)
+            collective = read_collective(op, self.mesh, self.meshes, varying, tile)
+            if self.keeps_sums and collective.may_round:
+                return None
+            return chain_in_place(collective, self.planning["topology"], self.planning.get("memory_limit"))
+        except (NotPlannable, NoPlanError):
+            return None
 
     def on_tiles(
         self, op: ir.Operation, meant: ir.Operation, rule: Rule, operands, sizes, without: Sequence[str] = ()
@@ -712,8 +781,10 @@ class OpWriter:
 
     def _rules(self, site: Site) -> list[Rule]:
         """Returns the rules of an op of StableHLO. Raises: NotLocal."""
+        if site.op.name in COLLECTIVES:
+            return self._manual.rules(site, self.mesh, self.meshes)
         sites, kept = [site], []
-        if _has_choice(site.op):
+        if _has_choice(site.op) and self._is_run_by_all(site.op):
             if len(site.results) == 1 and (last := self._last_layout(site.op)) != site.results[0]:
                 sites.append(replace(site, results=(last,)))
             kept = [rule for each in sites for rule in (*moves_of(each, self), *windows_of(each, self))]
@@ -833,7 +904,7 @@ class OpWriter:
         """Returns whether an op takes a part along a split dimension, and only concatenations of its block take it, or
         what elementwise ops make of it."""
         start = takes_part(op)
-        if start is None or scope[op.operands[0]].partial:
+        if start is None or scope[op.operands[0]].partial or not self._is_run_by_all(op):
             return False
         shapes = zip(*(ir.RankedTensorType(each.type).shape for each in (op.operands[0], op.results[0])), strict=True)
         is_cut = [before != after for before, after in shapes]
@@ -929,13 +1000,15 @@ class OpWriter:
                 self._write_on_tiles(op, scope)
 
     def end(self, shape: Sequence[int], dims: Dims, start: Sequence[int], mirrored: Sequence[int] = ()) -> End:
-        return End(tuple(shape), sharding_of(self.mesh, dims), tuple(start), tuple(mirrored))
+        manual = self._manual
+        layout = sharding_of(self.mesh, manual.dims(dims))
+        return End(manual.shape(shape), layout, manual.start(start), manual.dimensions(mirrored))
 
     def planned(self, kind: ir.Type, size: Sequence[int], source: End, target: End) -> Plan:
-        return plan_move(self.mesh, bits_of(kind), tuple(size), source, target, **self.planning)
+        return plan_move(self.mesh, bits_of(kind), self._manual.shape(size), source, target, **self.planning)
 
     def planned_together(self, kind: ir.Type, parts: Sequence[tuple[Sequence[int], End, End]]) -> Plan | None:
-        given = tuple((tuple(size), *ends) for size, *ends in parts)
+        given = tuple((self._manual.shape(size), *ends) for size, *ends in parts)
         return plan_moves(self.mesh, bits_of(kind), given, **self.planning)
 
     def converted(self, site: Site, kind: ir.Type, before: Dims, after: Dims) -> Plan:
@@ -949,25 +1022,34 @@ class OpWriter:
 
         Returns: the tile after it, and whether its other elements are those of `into`; else they are not defined.
         """
-        kind = ir.RankedTensorType.get(move.request.shape, ir.RankedTensorType(tile.type).element_type)
+        manual, element = self._manual, ir.RankedTensorType(tile.type).element_type
+        kind = ir.RankedTensorType.get(move.request.shape[bool(manual.axes) :], element)
         mark = self._mark(op, kind, move, "", is_move=True)
         put_in_range(tile)
-        found = None if into is None else write_exchange_into(move.tile_program, tile, into, mark)
+        part = manual.as_part(tile)
+        found = None if into is None else write_exchange_into(move.tile_program, part, manual.as_part(into), mark)
         if found is not None:
-            return self._noted(found, tile, present(into)), True
-        return self._noted(write_program(move.tile_program, tile, mark), tile), False
+            return self._noted(manual.from_part(found), tile, present(into)), True
+        return self._noted(manual.from_part(write_program(move.tile_program, part, mark)), tile), False
 
     def _wanted(self, site: Site) -> Sequence[Dims]:
         return [self._last_layout(site.op)] if len(site.results) == 1 else site.results
 
     def _plan(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims) -> Plan:
         """Returns the plan that brings a tile into another layout. Raises: DiagnosedError if there is none."""
-        ends = sharding_of(self.mesh, tile.dims, tile.partial), sharding_of(self.mesh, dims)
-        problem = self.mesh, tuple(ir.RankedTensorType(kind).shape), bits_of(kind), *ends
+        manual = self._manual
+        ends = sharding_of(self.mesh, manual.dims(tile.dims), tile.partial), sharding_of(self.mesh, manual.dims(dims))
+        problem = self.mesh, manual.shape(ir.RankedTensorType(kind).shape), bits_of(kind), *ends
+        options = {"reduction": tile.reduction, **self.planning}
         try:
-            return plan(*problem, with_exchange=True, reduction=tile.reduction, **self.planning)
+            chain = plan(*problem, with_exchange=True, **options)
+            if not self._is_run_by_all(op) and _has_permutes(chain):
+                chain = plan(*problem, **options)
+                if _has_permutes(chain):
+                    raise NoPlanError("some devices alone may run it, and a permute takes all")
         except NoPlanError as problem:
             raise error_at(op, f"emit=local finds no chain from {ends[0]} to {ends[1]}: {problem}", HINT) from None
+        return chain
 
     def _create(
         self, op: ir.Operation, name: str, types, operands, attributes, sizes=None, without: Sequence[str] = ()
@@ -1040,6 +1122,10 @@ def _received_first(cost: Cost) -> Cost:
 def _has_choice(op: ir.Operation) -> bool:
     """Returns whether an op may have its result in several layouts at about the same cost."""
     return is_move(op) or has_window(op) or local_rules.is_along_dimensions(op)
+
+
+def _has_permutes(chain: Plan) -> bool:
+    return any(each.kind == "collective_permute" for each in collectives(chain.tile_program, chain.request.bits))
 
 
 def _takes_own_part_first(chain: Plan) -> bool:
@@ -1122,6 +1208,9 @@ def _copy_region(op: ir.Operation, before: ir.Region, after: ir.Region) -> None:
         values: dict[ir.Value, ir.Value] = dict(zip(block.arguments, copy.arguments, strict=True))
         with ir.InsertionPoint(copy):
             for each in (inner.operation for inner in block.operations):
+                if each.name in _PASS_ON:
+                    values[each.results[0]] = values[each.operands[0]]
+                    continue
                 if len(each.regions) or any(operand not in values for operand in each.operands):
                     raise _refusal(op, "its computation uses values from outside")
                 twin = each.clone().operation

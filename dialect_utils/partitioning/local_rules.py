@@ -347,14 +347,14 @@ def _slice(site: Site) -> Rule:
     cut = [d for d, size in enumerate(shape) if (starts[d], limits[d], strides[d]) != (0, size, 1)]
     dims = _without(site.results[0], cut)
     limits = [limit if d in cut else tile_size(limit, dims[d]) for d, limit in enumerate(limits)]
-    return Rule((dims,), (dims,), sizes={"limit_indices": limits}, whole=f"it takes a part of {_named(cut)}")
+    return Rule((dims,), (dims,), sizes={"limit_indices": limits}, whole=f"it takes a part of {named(cut)}")
 
 
 def _pad(site: Site) -> Rule:
     amounts = [site.ints(name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding")]
     padded = [d for d, sides in enumerate(zip(*amounts, strict=True)) if any(sides)]
     dims = _without(site.results[0], padded)
-    return Rule((dims, ()), (dims,), whole=f"it pads {_named(padded)}")
+    return Rule((dims, ()), (dims,), whole=f"it pads {named(padded)}")
 
 
 def _concatenate(site: Site) -> Rule:
@@ -366,7 +366,7 @@ def _concatenate(site: Site) -> Rule:
 def _reverse(site: Site) -> Rule:
     along = site.ints("dimensions")
     dims = _without(site.results[0], along)
-    return Rule((dims,), (dims,), whole=f"it turns {_named(along)} round")
+    return Rule((dims,), (dims,), whole=f"it turns {named(along)} round")
 
 
 def _dynamic_slice(site: Site) -> Rule:
@@ -375,7 +375,7 @@ def _dynamic_slice(site: Site) -> Rule:
     dims = _without(site.results[0], cut)
     sizes = [tile_size(size, dims[d]) for d, size in enumerate(taken)]
     indices = ((),) * (len(site.operands) - 1)
-    return Rule((dims, *indices), (dims,), sizes={"slice_sizes": sizes}, whole=f"it takes a part of {_named(cut)}")
+    return Rule((dims, *indices), (dims,), sizes={"slice_sizes": sizes}, whole=f"it takes a part of {named(cut)}")
 
 
 def _dynamic_update_slice(site: Site) -> Rule:
@@ -383,7 +383,7 @@ def _dynamic_update_slice(site: Site) -> Rule:
     cut = [d for d, size in enumerate(shape) if update[d] != size]
     dims = _without(site.results[0], cut)
     indices = ((),) * (len(site.operands) - 2)
-    return Rule((dims, dims, *indices), (dims,), whole=f"it writes a part of {_named(cut)}")
+    return Rule((dims, dims, *indices), (dims,), whole=f"it writes a part of {named(cut)}")
 
 
 def _gather(site: Site) -> Rule:
@@ -447,7 +447,7 @@ def _fft(site: Site) -> Rule:
     rank = len(site.results[0])
     along = list(range(rank - len(site.ints("fft_length")), rank))
     dims = _without(site.results[0], along)
-    return Rule((dims,), (dims,), whole=f"it transforms {_named(along)}")
+    return Rule((dims,), (dims,), whole=f"it transforms {named(along)}")
 
 
 def _matrices(site: Site) -> Rule:
@@ -469,13 +469,13 @@ def _reduce_window(site: Site) -> Rule:
     count = len(site.results)
     dims = _without(site.results[0], _windowed(site))
     return Rule(
-        (dims,) * count + ((),) * count, (dims,) * count, whole=f"its window runs along {_named(_windowed(site))}"
+        (dims,) * count + ((),) * count, (dims,) * count, whole=f"its window runs along {named(_windowed(site))}"
     )
 
 
 def _select_and_scatter(site: Site) -> Rule:
     dims = _without(site.results[0], _windowed(site))
-    return Rule((dims, dims, ()), (dims,), whole=f"its window runs along {_named(_windowed(site))}")
+    return Rule((dims, dims, ()), (dims,), whole=f"its window runs along {named(_windowed(site))}")
 
 
 def _windowed(site: Site) -> list[int]:
@@ -586,7 +586,7 @@ def _whole(dims: Dims) -> Dims:
     return ((),) * len(dims)
 
 
-def _named(dims: Sequence[int]) -> str:
+def named(dims: Sequence[int]) -> str:
     return f"dimension{'s' * (len(dims) > 1)} {', '.join(map(str, dims))}"
 
 

@@ -12,7 +12,6 @@ from ..platform.bindings import ir, sdy
 from ..platform.typed import present
 from .sdy_shardings import SHARDING, sharding_from_attr, sharding_to_attr
 
-CONSTRAINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"})
 _RESULT_LAYOUTS = {
     "sdy.sharding_constraint": ("sharding",),
     "sdy.reshard": ("sharding",),

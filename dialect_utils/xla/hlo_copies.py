@@ -146,6 +146,32 @@ def reads_of_lines(within: Computation, move: Instruction) -> float:
     return 1.0 if lines <= _lines_kept(steps) else max(1.0, LINE_BYTES / run_bytes)
 
 
+def bytes_beside_updates(within: Computation, update: Instruction) -> int:
+    """Returns the bytes of lines of memory that an in-place update has to read and write beside its own ones.
+
+    Rows of an update that are shorter than a line lie in lines with elements of others.
+
+    Example: rows of 8 floats in rows of 16, which have a line each.
+      >>> entry = parse_module('''HloModule m
+      ... ENTRY %main (p: f32[64,16], u: f32[64,8], i: s32[]) -> f32[64,16] {
+      ...   %p = f32[64,16]{1,0} parameter(0)
+      ...   %u = f32[64,8]{1,0} parameter(1)
+      ...   %i = s32[] parameter(2)
+      ...   ROOT %d = f32[64,16]{1,0} dynamic-update-slice(%p, %u, %i, %i)
+      ... }''').entry
+      >>> bytes_beside_updates(entry, entry.instructions["d"]) == 2 * 64 * 8 * 4
+      True
+    """
+    (array,), (part,) = shape_arrays(update.shape), shape_arrays(within.shape_of(update.operands[1]))
+    row_bytes = apart = dtype_bits(array.dtype) / 8
+    for dim in array.minor_to_major:
+        row_bytes, apart = row_bytes * part.sizes[dim], apart * array.sizes[dim]
+        if part.sizes[dim] != array.sizes[dim]:
+            break
+    beside = min(LINE_BYTES, apart) - row_bytes
+    return 2 * round(part.bytes * beside / row_bytes) if row_bytes and beside > 0 else 0
+
+
 def _lines_kept(steps: list[int]) -> int:
     """Returns how many lines a cache keeps of those at multiples of some steps in bytes: powers of 2 share its sets."""
     apart = gcd(CACHE_SETS, *(max(1, step // LINE_BYTES) for step in steps))

@@ -23,7 +23,8 @@ executable. Collectives are not counted here: their operands and results cost no
   An operand that a fusion hands on in its place is not moved.
 - W8 Lines: the loops of XLA's CPU backend run in the order of their result. If that is not the order of what they read,
   memory gives whole lines all the same, and a loop uses the rest of a line only if it returns before the line has
-  left the cache (`hlo_copies.reads_of_lines`).
+  left the cache (`hlo_copies.reads_of_lines`). An update in place of rows shorter than a line reads and writes the rest
+  of these lines.
 """
 
 import re
@@ -36,7 +37,7 @@ from math import gcd, log2, prod
 from reshard.synthesis.network.program_time import LocalWork
 from reshard.synthesis.programs import traffic
 
-from .hlo_copies import _keeps_order, reads_of_lines
+from .hlo_copies import _keeps_order, bytes_beside_updates, reads_of_lines
 from .hlo_device_groups import integers
 from .hlo_text import Computation, HloModule, Instruction, parse_module, shape_arrays, sizes_of, tuple_elements
 from .hlo_trip_counts import Scope
@@ -196,11 +197,12 @@ def _in_place(fusion: Instruction) -> frozenset[int]:
 
 
 def _unused_of_lines(fusion: Computation, read: int) -> int:
-    """Returns the bytes that the loop of a fusion reads beside the `read` ones that it uses; see W8."""
-    moves = [each for each in fusion.instructions.values() if each.opcode in ("copy", "transpose")]
-    return max(
-        (round(min(read, _size(each.shape)[1]) * (reads_of_lines(fusion, each) - 1)) for each in moves), default=0
-    )
+    """Returns the bytes that the loop of a fusion moves beside those that it needs; `read` of these it reads. W8"""
+    inside = fusion.instructions.values()
+    moves = [each for each in inside if each.opcode in ("copy", "transpose")]
+    unused = (round(min(read, _size(each.shape)[1]) * (reads_of_lines(fusion, each) - 1)) for each in moves)
+    updates = (bytes_beside_updates(fusion, each) for each in inside if each.opcode == "dynamic-update-slice")
+    return max(unused, default=0) + sum(updates)
 
 
 # ---- bytes

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from reshard.dialect_utils.analysis.module_analysis import Analysis
-from reshard.dialect_utils.ir.ops import CONSTANTS, LOOPS, owner_of_argument, producer_of, short_name
+from reshard.dialect_utils.ir.ops import CONSTANTS, CONSTRAINTS, LOOPS, owner_of_argument, producer_of, short_name
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.preparation.serials import serial_of
@@ -15,7 +15,6 @@ from reshard.dialect_utils.shardings.sdy_shardings import (
     module_meshes,
     placement,
 )
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.findings import Skipped
 from reshard.passes.sites.unsupported import unsupported_type

@@ -8,12 +8,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from reshard.dialect_utils.analysis import miscompilations
-from reshard.dialect_utils.ir.ops import LOOPS, producer_of, short_name
+from reshard.dialect_utils.ir.ops import CONSTRAINTS, LOOPS, producer_of, short_name
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.shardings.sdy_shardings import SHARDING
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.conversions import Asked, Conversion, Conversions
 from reshard.passes.sites.findings import PREFIX, Finding

@@ -8,10 +8,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from reshard.dialect_utils.analysis.module_analysis import Analysis
+from reshard.dialect_utils.ir.ops import CONSTRAINTS
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.preparation.serials import serial_of
 from reshard.dialect_utils.shardings.sdy_shardings import Shardings, mesh_of, module_meshes
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 

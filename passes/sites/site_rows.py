@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.ir.loop_trips import Runs
-from reshard.dialect_utils.ir.ops import ops_in
+from reshard.dialect_utils.ir.ops import CONSTRAINTS, ops_in
 from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.passes.driver.base import Session
 from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.conversions import Conversion

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from reshard.dialect_utils.analysis import propagation
 from reshard.dialect_utils.analysis.module_analysis import Analysis
 from reshard.dialect_utils.ir.functions import is_public
-from reshard.dialect_utils.ir.ops import ops_in, short_name
+from reshard.dialect_utils.ir.ops import CONSTRAINTS, ops_in, short_name
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.preparation.dynamic_shapes import dynamic_dimension
 from reshard.dialect_utils.shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS, stated_arguments, stated_results
+from reshard.dialect_utils.shardings.value_layouts import stated_arguments, stated_results
 from reshard.passes.driver.base import Session
 from reshard.passes.sites import findings as kinds
 from reshard.passes.sites.findings import Skipped

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reshard.dialect_utils.ir.diagnostics import text_of_location
-from reshard.dialect_utils.ir.ops import LOOPS, ops_in, short_name
+from reshard.dialect_utils.ir.ops import CONSTRAINTS, LOOPS, ops_in, short_name
 from reshard.dialect_utils.platform.bindings import ir
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 
 PLANNED, SITE, PARTIAL_SUMS, LOOKUP = "planned chain", "site", "partial sums", "lookup"
 NEIGHBOURS, GATHERED, LAYOUTS, LOOP = "neighbours", "gathered op", "layouts", "loop"

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from reshard.dialect_utils.hierarchy.explicit_collectives import PARTLY_MANUAL
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
 from reshard.dialect_utils.ir.ops import LOOPS
 from reshard.dialect_utils.partitioning.local_modules import LOOPS_TOO, UNKNOWN
@@ -79,7 +80,16 @@ def _converting(rewriting: Pipeline, form: str) -> Pipeline:
     made_for = form.removesuffix(LOOPS_STAY)
     objective, products = made_for.removesuffix(PRODUCTS), LEAST_TIME if made_for.endswith(PRODUCTS) else AS_FOUND
     release = int(released[1]) if released else 0
-    own = ConvertToLocalPass(writer.platform, writer.topology, writer.memory_limit, objective, products, release, stay)
+    own = ConvertToLocalPass(
+        writer.platform,
+        writer.topology,
+        writer.memory_limit,
+        objective,
+        products,
+        release,
+        stay,
+        keep_sums=keeps_sums(rewriting),
+    )
     return Pipeline(tuple(own if each is writer else each for each in rewriting.elements))
 
 
@@ -155,4 +165,5 @@ def take_over_as(form: str, planned: bytes, pipeline: Pipeline, session: Session
     rows = tuple(own.results.report_rows)
     if all(row["kind"] == "collective" for row in rows):  # the program's own, which are decomposed in any form
         return TakenOver(None, "no layout changes in it")
-    return TakenOver(module, "", form, rows, tuple(own.results.diagnostics.having(REMARK)))
+    remarks = (each for each in own.results.diagnostics.having(REMARK) if PARTLY_MANUAL not in each.message)
+    return TakenOver(module, "", form, rows, tuple(remarks))

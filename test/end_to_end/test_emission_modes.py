@@ -284,12 +284,6 @@ def test_shard_map_over_all_axes(mesh):
 
 
 REFUSED = {
-    "shard_map_over_some": (
-        lambda mesh: jax.shard_map(
-            lambda t: lax.psum(t, "x"), mesh=mesh, in_specs=P("x"), out_specs=P(), axis_names={"x"}
-        ),
-        "cannot convert sdy.manual_computation: it is manual along x only",
-    ),
     "callback": (lambda mesh: lambda a: jax.pure_callback(lambda x: x, a, a), "no tiles for an array on one device"),
 }
 

@@ -14,10 +14,9 @@ from reshard.dialect_utils.emission.sdy_chains import COLLECTIVES
 from reshard.dialect_utils.ir import module_files
 from reshard.dialect_utils.ir.functions import is_public
 from reshard.dialect_utils.ir.module_files import ModuleFile
-from reshard.dialect_utils.ir.ops import ops_around, ops_in
+from reshard.dialect_utils.ir.ops import CONSTRAINTS, ops_around, ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.shardings.sdy_shardings import SHARDING
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 

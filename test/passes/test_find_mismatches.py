@@ -15,11 +15,10 @@ import pytest
 
 from reshard.dialect_utils.analysis import layout_check
 from reshard.dialect_utils.analysis.module_analysis import analyse
-from reshard.dialect_utils.ir.ops import ops_around, ops_in
+from reshard.dialect_utils.ir.ops import CONSTRAINTS, ops_around, ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.preparation.serials import serial_of
 from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
-from reshard.dialect_utils.shardings.value_layouts import CONSTRAINTS
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline

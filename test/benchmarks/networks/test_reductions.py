@@ -14,7 +14,7 @@ from benchmarks.networks.program_runs import Measured, as_measured, batches, run
 from benchmarks.networks.program_worker import is_wrong, tile
 from benchmarks.networks.reduction_programs import FLAT, drawn, problems_of, programs_of, programs_over
 from benchmarks.networks.reductions import Row, job_of, report
-from reshard.passes.decompose_collectives import LEAST_GAIN
+from reshard.dialect_utils.hierarchy.faster_chains import LEAST_GAIN
 from reshard.synthesis.network.topology import Level, Topology
 from reshard.synthesis.programs import interpreter
 

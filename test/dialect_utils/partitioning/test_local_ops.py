@@ -8,14 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
-from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.partitioning import local_modules
 from reshard.dialect_utils.partitioning.local_ops import (
     How,
     OpWriter,
-    described,
     dims_of,
-    is_over_all_axes,
     sharding_of,
     tile_type,
 )
@@ -57,21 +54,6 @@ def test_the_type_of_a_tile():
     assert str(tile_type(ir.Type.parse("tensor<8x5xf32>"), dims, module.operation)) == "tensor<2x3xf32>"  # padded
     with pytest.raises(DiagnosedError, match="emit=local has no tiles of a value of type tensor<\\?x8xf32>"):
         tile_type(ir.Type.parse("tensor<?x8xf32>"), dims, module.operation)
-
-
-@pytest.mark.parametrize(("axes", "is_over_all"), [('"x", "y"', True), ('"x"', False)])
-def test_axes_of_size_1_need_not_be_manual(axes, is_over_all):
-    module = ir.Module.parse(f"""sdy.mesh @mesh = <["x"=4, "y"=2, "one"=1]>
-      func.func @main(%a: {M}) -> {M} {{
-        %0 = sdy.manual_computation(%a) in_shardings=[<@mesh, [{{}}, {{}}]>] out_shardings=[<@mesh, [{{}}, {{}}]>]
-            manual_axes={{{axes}}} (%b: {M}) {{
-          sdy.return %b : {M}
-        }} : ({M}) -> {M}
-        return %0 : {M}
-      }}""")
-    island = next(op for op in ops_in(module.operation) if op.name == "sdy.manual_computation")
-    assert is_over_all_axes(island, Mesh.parse("x=4,y=2,one=1")) == is_over_all
-    assert described(island) == "sdy.manual_computation"
 
 
 def converted(body: str, result: str) -> str:

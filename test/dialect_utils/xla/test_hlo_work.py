@@ -371,6 +371,34 @@ class TestLines:
         text = module(body, computations=fused, parameters=parameters, is_scheduled=True)
         assert work_in(text, reads_lines=True) == work_in(text)
 
+    @pytest.mark.parametrize(
+        ("array", "part", "beside"),
+        [
+            ("f32[64,16]{1,0}", "f32[64,8]{1,0}", 1),  # rows of 32 bytes in lines of 64
+            ("f32[64,64]{1,0}", "f32[64,4]{1,0}", 3),
+            ("f32[64,8]{1,0}", "f32[64,4]{1,0}", 1),  # the rest of each row, not of each line
+            ("f32[64,64]{1,0}", "f32[64,16]{1,0}", 0),
+            ("f32[64,4]{1,0}", "f32[8,4]{1,0}", 0),  # whole rows lie side by side
+            ("f32[64,16]{0,1}", "f32[4,16]{0,1}", 3),  # in the order of the layout
+        ],
+    )
+    def test_updates_of_short_rows_move_the_rest_of_their_lines(self, array, part, beside):
+        text = f"""HloModule m, is_scheduled=true
+%f (p: f32[64], u: f32[64], i: s32[]) -> f32[64] {{
+  %p = {array} parameter(0)
+  %u = {part} parameter(1)
+  %i = s32[] parameter(2)
+  ROOT %d = {array} dynamic-update-slice(%p, %u, %i, %i)
+}}
+ENTRY %main (p: f32[64], u: f32[64], i: s32[]) -> f32[64] {{
+  %p = {array} parameter(0)
+  %u = {part} parameter(1)
+  %i = s32[] parameter(2)
+  ROOT %r = {array} fusion(%p, %u, %i), kind=kLoop, calls=%f
+}}"""
+        (plain,), (in_lines,) = work_in(text), work_in(text, reads_lines=True)
+        assert in_lines.bytes_moved - plain.bytes_moved == beside * plain.bytes_moved
+
     def test_what_a_fusion_slices_is_read_in_lines(self):
         fused = (
             "%turn (x: f32[]) -> f32[] {\n  %x = f32[32768,64]{1,0} parameter(0)\n"

@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.partitioning import local_modules
 from reshard.dialect_utils.platform.bindings import ir
-from test.end_to_end.local.drawn import AXES, mesh
+from test.end_to_end.local.drawn import mesh
 
 __all__ = ["mesh"]  # a fixture
 
@@ -60,14 +60,6 @@ def _constants_are_returned(a, b):
     return jnp.ones((SIZE, SIZE)), a, _doubled(a @ b), jnp.arange(16.0)
 
 
-def _partly_manual(a, b):
-    """The body of a shard_map works on tiles along one axis, and XLA partitions it along the others."""
-    names, sizes = zip(*AXES)
-    mesh = jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:8])
-    inner = jax.shard_map(lambda x: lax.psum(x, "x"), mesh=mesh, in_specs=P("x"), out_specs=P(), axis_names={"x"})
-    return inner(a @ b) @ b + a[: SIZE // 2]
-
-
 def _in_a_loop(a, b):
     """The loop is not cut: it stays whole."""
     return lax.fori_loop(0, 3, lambda _, x: _doubled(x) @ b, a @ b) + a @ b
@@ -90,7 +82,6 @@ PROGRAMS = (
     _constants_are_returned,
     _without_results,
     _in_a_loop,
-    _partly_manual,
 )
 
 
