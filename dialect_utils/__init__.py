@@ -16,6 +16,7 @@ WINGS = (
     "emission",
     "hierarchy",
     "conversions",
+    "tile_rules",
     "partitioning",
     "overlap",
     "kernels",

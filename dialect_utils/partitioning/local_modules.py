@@ -45,21 +45,13 @@ from ..preparation.prepared_clone import prepare
 from ..preparation.serials import own_location, serial_of, tagged_clone
 from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr, sharding_to_attr
 from ..shardings.value_layouts import result_layouts, stated_arguments, stated_results
+from ..tile_rules.local_rules import Dims
+from ..tile_rules.partly_manual import ManualAxes
 from .even_dimensions import divide_signatures, evenly_divided, with_sharding
-from .local_ops import (
-    HINT,
-    Conversion,
-    How,
-    OpWriter,
-    described,
-    dims_of,
-    sharding_of,
-    tile_type,
-)
-from .local_rules import Dims
-from .partly_manual import ManualAxes
+from .local_ops import Conversion, How, OpWriter
+from .refusals import HINT, described
 from .segments import Segment, is_free, segments, top_level
-from .tiles import Scope, Tile, tile_bytes
+from .tiles import Scope, Tile, dims_of, sharding_of, tile_bytes, tile_type
 
 NONE, UNKNOWN, LOOPS_TOO = STAY = ("none", "unknown", "loops")  # no op, those without a rule, all loops beside these
 KEPT = 1 / 8  # of the bytes of arguments: what may be kept in memory in order to convert less

@@ -10,14 +10,12 @@ import contextlib
 import functools
 import math
 import operator
-import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reshard.synthesis.layouts.layout import Factor, whole_factors
+from reshard.synthesis.layouts.layout import Factor
 from reshard.synthesis.layouts.mesh import Mesh
-from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 from reshard.synthesis.network.cost import network_of
 from reshard.synthesis.network.cut_bounds import most_bytes_per_s_into_unit
 from reshard.synthesis.network.topology import Topology
@@ -34,20 +32,19 @@ from ..emission.tile_emission import Mark, write_exchange_into, write_program
 from ..hierarchy.explicit_collectives import OPS, NotPlannable, read_collective
 from ..hierarchy.faster_chains import InPlace, chain_in_place
 from ..hierarchy.varying_axes import VaryingAxes, varying_axes
-from ..ir.diagnostics import DiagnosedError, error_at, note
+from ..ir.diagnostics import DiagnosedError, error_at
 from ..ir.fusing import is_elementwise_of_one
-from ..ir.ops import CONSTANTS, CONSTRAINTS, ops_in, producer_of, terminator_of
+from ..ir.ops import CONSTANTS, producer_of, terminator_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
 from ..platform.bindings import ir, sdy, stablehlo
 from ..platform.typed import present
-from ..preparation.serials import ID, own_location, serial_of
-from ..shardings.sdy_shardings import SHARDING, sharding_from_attr
+from ..preparation.serials import own_location, serial_of
 from ..shardings.value_layouts import layout
-from . import local_rules
-from .indexed_rules import is_indexed, put_in_range, rules_of
-from .local_rules import Axes, Dims, NotLocal, Rule, Site
-from .moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
-from .partial_sums import (
+from ..tile_rules import local_rules
+from ..tile_rules.indexed_rules import is_indexed, put_in_range, rules_of
+from ..tile_rules.local_rules import Axes, Dims, NotLocal, Rule, Site
+from ..tile_rules.moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
+from ..tile_rules.partial_sums import (
     ADDS,
     UPDATE,
     Accumulation,
@@ -58,22 +55,27 @@ from .partial_sums import (
     scaled_operands,
     widens,
 )
-from .partly_manual import COLLECTIVES, ManualAxes
-from .product_rules import is_product, products_of, takers
-from .staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
-from .tile_masks import filled, indices
-from .tiles import Scope, Tile, TilesAtHand, grows, tile_bytes
-from .window_rules import has_window, windows_of
-
-_PASS_ON = CONSTRAINTS | frozenset(
-    f"sdy.{name}"
-    for name in ("all_gather", "all_slice", "all_to_all", "collective_permute", "all_reduce", "reduce_scatter")
+from ..tile_rules.partly_manual import COLLECTIVES, ManualAxes
+from ..tile_rules.product_rules import is_product, products_of, takers
+from ..tile_rules.staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
+from ..tile_rules.tile_masks import filled, indices
+from ..tile_rules.window_rules import has_window, windows_of
+from .copied_ops import (
+    EDGES,
+    PASS_ON,
+    body_as_it_came,
+    constant_of,
+    copied_attributes,
+    copied_constant,
+    copy_region,
+    splat_text,
 )
-_EDGES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge"})
+from .refusals import HINT, refusal
+from .tiles import Scope, Tile, TilesAtHand, dims_of, grows, sharding_of, tile_bytes, tile_type
+
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
 TURNS = 8  # that a loop is taken to run, where a conversion before it is compared with one in it
-HINT = note("--emit=manual rewrites the sites alone and leaves the ops to XLA")
 
 Cost = tuple[float, ...]  # seconds, or received bytes, work and collectives
 _DEAREST: Cost = (math.inf, math.inf, math.inf)
@@ -122,30 +124,6 @@ class Conversion:
     is_needed: bool = True
     is_repeated: bool = False
     is_collective: bool = False
-
-
-def dims_of(attr: ir.Attribute | None, kind: ir.Type, mesh: Mesh) -> Dims:
-    if not isinstance(kind, ir.RankedTensorType):
-        return ()
-    if attr is None or not any(sharding_from_attr(attr).dims):
-        return ((),) * ir.RankedTensorType(kind).rank
-    return whole_factors(mesh, sharding_from_attr(attr))
-
-
-def sharding_of(mesh: Mesh, dims: Dims, partial: Axes = ()) -> Sharding:
-    def reference(axis) -> AxisRef:
-        is_whole = axis.pre == 1 and axis.size == mesh.axis_size(axis.axis)
-        return AxisRef(axis.axis) if is_whole else AxisRef(axis.axis, axis.pre, axis.size)
-
-    return Sharding(tuple(tuple(map(reference, axes)) for axes in dims), unreduced=tuple(map(reference, partial)))
-
-
-def tile_type(kind: ir.Type, dims: Dims, op) -> ir.Type:
-    if not isinstance(kind, ir.RankedTensorType) or not ir.RankedTensorType(kind).has_static_shape:
-        raise error_at(op, f"emit=local has no tiles of a value of type {kind}", HINT)
-    tensor = ir.RankedTensorType(kind)
-    shape = [local_rules.tile_size(*each) for each in zip(tensor.shape, dims, strict=True)]
-    return ir.RankedTensorType.get(shape, tensor.element_type)
 
 
 _Nested = Generator["_Nested", Any, Any]
@@ -258,9 +236,9 @@ class OpWriter:
     def _write_op(self, op: ir.Operation, scope: Scope) -> _Nested:
         self.at_hand.ops_written += 1
         with own_location(op):
-            if op.name in _PASS_ON:
+            if op.name in PASS_ON:
                 self._pass_on(op, scope)
-            elif op.name in _EDGES:
+            elif op.name in EDGES:
                 scope[op.results[0]] = scope[op.operands[0]]
             elif op.name in ("sdy.sharding_group", "sdy.mesh"):
                 return
@@ -380,7 +358,7 @@ class OpWriter:
             self._not_written[op.results[0]] = self._not_written[op.operands[0]]
             return
         if op.name in _SUMS and self._original(op) is not None:
-            raise _refusal(op, "what it sums up is no value of the whole module")
+            raise refusal(op, "what it sums up is no value of the whole module")
         scope[op.results[0]] = self._passed_on(op, scope)
         self.at_hand.hold_twin(op.operands[0], op.results[0], scope)
 
@@ -423,7 +401,7 @@ class OpWriter:
         users = [use.owner.operation for use in value.uses]
         if not all(user.block == present(producer_of(value)).block for user in users):
             return False  # not once for each turn of a loop
-        layouts = {self._last_layout(each) if each.name in _PASS_ON else None for each in users}
+        layouts = {self._last_layout(each) if each.name in PASS_ON else None for each in users}
         return len(users) == 1 or len(layouts) == 1 and None not in layouts
 
     def _last_layout(self, op: ir.Operation) -> Dims:
@@ -433,7 +411,7 @@ class OpWriter:
         """
         dims = self._dims(op.results[0])
         while users := [use.owner.operation for use in op.results[0].uses]:
-            if not all(user.name in _PASS_ON for user in users):
+            if not all(user.name in PASS_ON for user in users):
                 return dims
             wanted = {self._dims(user.results[0]) for user in users}
             if len(wanted) > 1:
@@ -445,10 +423,10 @@ class OpWriter:
 
     def _constant(self, op: ir.Operation, scope: Scope) -> None:
         dims, kind = self._dims(op.results[0]), op.results[0].type
-        if any(dims) and (element := _splat_text(op)) is not None:
-            scope[op.results[0]] = Tile(_constant(element, tile_type(kind, dims, op)), dims)
+        if any(dims) and (element := splat_text(op)) is not None:
+            scope[op.results[0]] = Tile(constant_of(element, tile_type(kind, dims, op)), dims)
             return
-        whole = Tile(_copied_constant(op), ((),) * len(dims))
+        whole = Tile(copied_constant(op), ((),) * len(dims))
         scope[op.results[0]] = self._as_wanted(op, whole, kind, dims)
 
     def _iota(self, op: ir.Operation, scope: Scope) -> None:
@@ -474,7 +452,7 @@ class OpWriter:
         layouts = [self._dims(each) for each in op.results]
         carried = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, layouts, strict=True)]
         loop = self._create(op, op.name, [each.type for each in carried], carried, op.attributes)
-        accumulating = {number: accumulation(op, number, _PASS_ON) for number in range(len(layouts))}
+        accumulating = {number: accumulation(op, number, PASS_ON) for number in range(len(layouts))}
         self._accumulating |= {each.op: each for each in accumulating.values() if each is not None}
         for number, returned in enumerate(([()], layouts)):
             yield self._write_region(op, number, loop, layouts, returned, scope)
@@ -566,7 +544,7 @@ class OpWriter:
 
     def _copied_body(self, op: ir.Operation, taken: Sequence[Dims], scope: Scope) -> list[ir.Value]:
         tiles = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, taken, strict=True)]
-        copy = _body_as_it_came(self._original(op) or op)
+        copy = body_as_it_came(self._original(op) or op)
         block = copy.regions[0].blocks[0]
         for argument, tile in zip(block.arguments, tiles, strict=True):
             argument.replace_all_uses_with(tile)
@@ -662,7 +640,7 @@ class OpWriter:
         original = self._original(op)
         came = op if original is None or original.name != op.name else original
         for before, after in zip(came.regions, new.regions, strict=True):
-            _copy_region(op, before, after)
+            copy_region(op, before, after)
         return new
 
     def place(self, op: ir.Operation, axes: Axes) -> ir.Value:
@@ -727,7 +705,7 @@ class OpWriter:
             if user in self._accumulating:
                 return True
             is_linear = linear_operand(user) is not None or widens(user) or scaled_operands(user)
-            if user.name not in _PASS_ON and not is_linear:
+            if user.name not in PASS_ON and not is_linear:
                 return False
             op = user
         return False
@@ -764,7 +742,7 @@ class OpWriter:
         """Returns the rule of an op and the op itself; for a stand-in, the CHLO op that it stands for."""
         for value in (*op.operands, *op.results):
             if not isinstance(value.type, ir.RankedTensorType):
-                raise _refusal(op, f"values of type {value.type} have no tiles")
+                raise refusal(op, f"values of type {value.type} have no tiles")
         site = Site(op, tuple(scope[each].dims for each in op.operands), tuple(map(self._dims, op.results)))
         original = self._original(op)
         try:
@@ -777,7 +755,7 @@ class OpWriter:
                 return local_rules.elementwise(site), original
             return self._cheapest(site, [local_rules.top_k(site), *top_k_in_stages(site, self)], scope), original
         except NotLocal as problem:
-            raise _refusal(op, str(problem)) from None
+            raise refusal(op, str(problem)) from None
 
     def _rules(self, site: Site) -> list[Rule]:
         """Returns the rules of an op of StableHLO. Raises: NotLocal."""
@@ -868,7 +846,7 @@ class OpWriter:
         while (user := _only_user(value)) is not None and user.block == op.block:
             if user.name in ADDS:
                 count += 1
-            elif user.name not in _PASS_ON:
+            elif user.name not in PASS_ON:
                 break
             value = user.results[0]
         return count
@@ -915,7 +893,7 @@ class OpWriter:
             user = users.pop()
             if user.block != op.block:
                 return False
-            if user.name in _PASS_ON and self._original(user) is None or is_elementwise_of_one(user):
+            if user.name in PASS_ON and self._original(user) is None or is_elementwise_of_one(user):
                 users += [use.owner.operation for use in user.results[0].uses]
             elif user.name != "stablehlo.concatenate":
                 return False
@@ -963,7 +941,7 @@ class OpWriter:
         while value in self._not_written and value.owner != self._not_written[value]:
             between.append(present(producer_of(value)))
             value = between[-1].operands[0]
-        return [each for each in between if each.name not in _PASS_ON]
+        return [each for each in between if each.name not in PASS_ON]
 
     def _after_elementwise(self, value: ir.Value, tile: ir.Value) -> ir.Value:
         """Returns what the elementwise ops between a slice that is not written and `value` make of a tile of what the
@@ -994,7 +972,7 @@ class OpWriter:
         op = present(producer_of(value))
         self._write_part(op.operands[0], scope)
         with own_location(op):
-            if op.name in _PASS_ON:
+            if op.name in PASS_ON:
                 self._pass_on(op, scope)
             else:
                 self._write_on_tiles(op, scope)
@@ -1054,8 +1032,7 @@ class OpWriter:
     def _create(
         self, op: ir.Operation, name: str, types, operands, attributes, sizes=None, without: Sequence[str] = ()
     ) -> ir.Operation:
-        dropped = (SHARDING, ID, _RULE, *without)
-        kept = {each: attributes[each] for each in _names(attributes) if each not in dropped}
+        kept = copied_attributes(attributes, without)
         for each, value in (sizes or {}).items():
             kept[each] = value if isinstance(value, ir.Attribute) else ir.DenseI64ArrayAttr.get(list(value))
         return ir.Operation.create(
@@ -1132,92 +1109,6 @@ def _takes_own_part_first(chain: Plan) -> bool:
     """Returns whether a chain begins with a slice, or with an exchange, which slices parts to send."""
     first = next((each.step for each in chain.steps if not isinstance(each.step, steps.Relayout)), None)
     return isinstance(first, steps.Slice | steps.Exchanged)
-
-
-_RULE = "sdy.sharding_rule"
-
-
-def _splat_text(constant: ir.Operation) -> str | None:
-    """Returns the element of a constant as `dense<1.0>` if all elements are equal; else None."""
-    found = re.search(r'constant.*?\bdense<([^\["<>]+)>', str(constant))
-    return found and f"dense<{found[1]}>"
-
-
-def _copied_constant(constant: ir.Operation) -> ir.Value:
-    """Writes a constant of StableHLO or Shardy as a constant of StableHLO, and returns its value.
-
-    Complex constants are copied as text, since the bindings cannot read them.
-    """
-    kind = ir.RankedTensorType(constant.results[0].type)
-    if not isinstance(kind.element_type, ir.ComplexType):
-        return stablehlo.ConstantOp(constant.attributes["value"]).result
-    return _constant(present(re.search(r"dense<.*>(?= : tensor)", str(constant), re.DOTALL))[0], kind)
-
-
-def _constant(value: str, kind: ir.Type) -> ir.Value:
-    op = ir.Operation.parse(f"stablehlo.constant {value} : {kind}").operation
-    # The stubs declare a constant without a type
-    ir.InsertionPoint.current.insert(op)  # pyright: ignore[reportAttributeAccessIssue]
-    return op.results[0]
-
-
-def _refusal(op: ir.Operation, why: str):
-    return error_at(op, f"emit=local cannot convert {described(op)}: {why}", HINT)
-
-
-def described(op: ir.Operation) -> str:
-    if op.name != "stablehlo.custom_call":
-        return op.name
-    return f"{op.name} @{ir.StringAttr(op.attributes['call_target_name']).value}"
-
-
-def _names(attributes) -> list[str]:
-    return [each if isinstance(each, str) else each.name for each in attributes]
-
-
-def _without_marks(op: ir.Operation) -> None:
-    for name in (ID, SHARDING):
-        if name in op.attributes:
-            del op.attributes[name]
-    op.location = own_location(op)
-
-
-def _body_as_it_came(island: ir.Operation) -> ir.Operation:
-    """Returns a copy of a manual computation over all axes, without the ops and attributes that only Shardy reads.
-
-    Args:
-      island: the original: the analysed one holds Shardy's constants and reshards, which XLA refuses, and stand-ins for
-        CHLO.
-    """
-    copy = island.clone().operation
-    for op in ops_in(copy)[1:]:
-        _without_marks(op)
-        if op.name in _PASS_ON or op.name in _EDGES:
-            op.results[0].replace_all_uses_with(op.operands[0])
-            op.erase()
-        elif op.name == "sdy.sharding_group":
-            op.erase()
-    return copy
-
-
-def _copy_region(op: ir.Operation, before: ir.Region, after: ir.Region) -> None:
-    """Copies a computation on elements unchanged, because it is the same on tiles."""
-    for block in before.blocks:
-        types = [each.type for each in block.arguments]
-        copy = after.blocks.append(*types, arg_locs=[own_location(op)] * len(types))
-        values: dict[ir.Value, ir.Value] = dict(zip(block.arguments, copy.arguments, strict=True))
-        with ir.InsertionPoint(copy):
-            for each in (inner.operation for inner in block.operations):
-                if each.name in _PASS_ON:
-                    values[each.results[0]] = values[each.operands[0]]
-                    continue
-                if len(each.regions) or any(operand not in values for operand in each.operands):
-                    raise _refusal(op, "its computation uses values from outside")
-                twin = each.clone().operation
-                _without_marks(twin)
-                for number, operand in enumerate(each.operands):
-                    twin.operands[number] = values[operand]
-                values.update(zip(each.results, twin.results, strict=True))
 
 
 def _axes_of(dims: Dims) -> list[Factor]:

@@ -12,10 +12,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from reshard.synthesis.layouts.layout import whole_factors
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import AxisRef, Sharding
+
 from ..emission.mini_modules import bits_of
+from ..ir.diagnostics import error_at
 from ..platform.bindings import ir
-from . import local_rules
-from .local_rules import Axes, Dims
+from ..shardings.sdy_shardings import sharding_from_attr
+from ..tile_rules import local_rules
+from ..tile_rules.local_rules import Axes, Dims
+from .refusals import HINT
 
 NEAR = 64  # ops behind which a large tile that is used once more would be in memory for long
 
@@ -45,6 +52,30 @@ class _Held:
 
     key: Key
     since: int
+
+
+def dims_of(attr: ir.Attribute | None, kind: ir.Type, mesh: Mesh) -> Dims:
+    if not isinstance(kind, ir.RankedTensorType):
+        return ()
+    if attr is None or not any(sharding_from_attr(attr).dims):
+        return ((),) * ir.RankedTensorType(kind).rank
+    return whole_factors(mesh, sharding_from_attr(attr))
+
+
+def sharding_of(mesh: Mesh, dims: Dims, partial: Axes = ()) -> Sharding:
+    def reference(axis) -> AxisRef:
+        is_whole = axis.pre == 1 and axis.size == mesh.axis_size(axis.axis)
+        return AxisRef(axis.axis) if is_whole else AxisRef(axis.axis, axis.pre, axis.size)
+
+    return Sharding(tuple(tuple(map(reference, axes)) for axes in dims), unreduced=tuple(map(reference, partial)))
+
+
+def tile_type(kind: ir.Type, dims: Dims, op) -> ir.Type:
+    if not isinstance(kind, ir.RankedTensorType) or not ir.RankedTensorType(kind).has_static_shape:
+        raise error_at(op, f"emit=local has no tiles of a value of type {kind}", HINT)
+    tensor = ir.RankedTensorType(kind)
+    shape = [local_rules.tile_size(*each) for each in zip(tensor.shape, dims, strict=True)]
+    return ir.RankedTensorType.get(shape, tensor.element_type)
 
 
 def grows(tile: Tile, dims: Dims) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 from reshard.dialect_utils.partitioning.local_ops import OpWriter
-from reshard.dialect_utils.partitioning.product_rules import is_product
+from reshard.dialect_utils.tile_rules.product_rules import is_product
 from test.end_to_end.local.drawn import Drawn, any_rule, checked, mesh, written
 
 __all__ = ["any_rule", "mesh"]  # fixtures

@@ -4,14 +4,14 @@
 import pytest
 
 from reshard.dialect_utils.ir.ops import ops_in
-from reshard.dialect_utils.partitioning.partial_sums import (
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.tile_rules.partial_sums import (
     accumulation,
     begins_with_nothing,
     linear_operand,
     scaled_operands,
     widens,
 )
-from reshard.dialect_utils.platform.bindings import ir, make_context
 
 M = "tensor<8x4xf32>"
 

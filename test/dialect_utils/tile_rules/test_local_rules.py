@@ -3,8 +3,8 @@
 
 import pytest
 
-from reshard.dialect_utils.partitioning.local_rules import NotLocal, Rule, Site, elementwise, joined, rule_of, shards
 from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.tile_rules.local_rules import NotLocal, Rule, Site, elementwise, joined, rule_of, shards
 from reshard.synthesis.layouts.layout import Factor, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
