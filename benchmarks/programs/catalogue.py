@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from benchmarks.programs.conversions import CONVERSIONS
+from benchmarks.programs.manual.partly_manual import PARTLY_MANUAL
 from benchmarks.programs.manual.shard_maps import SHARD_MAPS
 from benchmarks.programs.mixed_gpt import MIXED_GPT
 from benchmarks.programs.program import SIZES, Program, Setup
@@ -98,7 +99,7 @@ LIBRARIES = (
         "a neural differential equation on a grid: FFTs along rows and columns, a network on all species of a cell",
     ),
 )
-PROGRAMS = (*CONVERSIONS, *MIXED_GPT, *SHARD_MAPS, *LIBRARIES)
+PROGRAMS = (*CONVERSIONS, *MIXED_GPT, *SHARD_MAPS, *PARTLY_MANUAL, *LIBRARIES)
 
 
 def every_program() -> tuple[Program, ...]:

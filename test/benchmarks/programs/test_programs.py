@@ -14,6 +14,7 @@ import pytest
 from benchmarks.programs import __main__ as command
 from benchmarks.programs.__main__ import main, use_devices
 from benchmarks.programs.catalogue import LIBRARIES, PROGRAMS, every_program
+from benchmarks.programs.manual.partly_manual import PARTLY_MANUAL
 from benchmarks.programs.manual.shard_maps import SHARD_MAPS
 from benchmarks.programs.program import DISTRIBUTIONS
 
@@ -175,7 +176,7 @@ def test_eight_devices_compute_what_one_does(names):
 @pytest.mark.parametrize("name", [each.name for each in PROGRAMS])
 def test_a_program_has_sites_and_lowers_at_real_sizes_for_more_devices(name, tmp_path):
     skip_without_libraries(name)
-    is_by_hand = name in {each.name for each in SHARD_MAPS}
+    is_by_hand = name in {each.name for each in (*SHARD_MAPS, *PARTLY_MANUAL)}
     assert (sites(name)[name] == 0) == is_by_hand
     (entry,) = (each for each in PROGRAMS if each.name == name)
     (first, size), *others = entry.mesh_axes
