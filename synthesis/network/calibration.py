@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -589,7 +590,7 @@ def _with_messages(mesh: Mesh, shape: _Shape, lines: Topology, measured, start_s
     if not small:
         return lines
     at = lines.memory_bandwidth_bytes_per_s, lines.name
-    others = _lines(mesh, shape, _without(measured, small), start_s, *at, on_time=_EXCHANGED)
+    others = _sending(_lines(mesh, shape, _without(measured, small), start_s, *at, on_time=_EXCHANGED))
     waiting = [
         (probe, seconds)
         for probe, seconds in small
@@ -601,6 +602,12 @@ def _with_messages(mesh: Mesh, shape: _Shape, lines: Topology, measured, start_s
     found = _with_overheads(mesh, others, waiting, exchanges, start_s)
     errors = (_mean_error(mesh, each, small, start_s) for each in (found, lines))
     return found if _is_better(*errors) else lines
+
+
+def _sending(lines: Topology) -> Topology:
+    """Returns the topology with messages that take no time: all_to_alls then wait for one latency."""
+    levels = (replace(level, message_s=sys.float_info.min) for level in lines.levels)
+    return replace(lines, levels=tuple(levels))
 
 
 def _without(measured, some):

@@ -14,9 +14,10 @@ the bytes is the maximum over the levels. At each level:
   library may order them by their places instead (`rings_by_place`), or have trees for an all_reduce (`trees`).
 - **all_to_all**: each member exchanges L/n with every member that it meets at this level. A library may send every
   partner a message of its own. Then a device is busy with K - k messages at this level, for `message_s` each, whatever
-  their bytes, and no all_to_all is faster than that:
+  their bytes, and no all_to_all is faster than that. The messages to all partners leave one behind the other, so they
+  arrive one latency later, that of the outermost level, and not one for each step:
 
-      launch + max(sum of steps · latency_s + L · seconds_per_byte, sum of (K - k) · message_s)
+      launch + max(latency_s + L · seconds_per_byte, sum of (K - k) · message_s)
 
   Bytes are on their way meanwhile: with gloo, small tiles take about a message for each partner, large ones no longer
   than their bytes. The messages of a device wait for one another, those of different devices do not: gloo takes longer
@@ -339,6 +340,8 @@ def _grouped(network: Network, kind: str, positions, group, sizes) -> Price:
     launch_s, found = network.topology.launch_s(kind), []
     for view, parts in meeting_parts(network, positions, group, sizes):
         level_s, steps = at_level(view, kind, parts)
+        if network.pays_for_messages(kind):  # all leave at once, to the partners far away as well
+            steps = 0 if found else steps if view.is_grid else 1
         found.append((view, steps * view.level.latency_s, level_s * view.level.slowdown_of(kind)))
     return _one_after_the_other(PHASES if kind in _GATHERS else DIRECT, launch_s, found)
 
@@ -467,7 +470,8 @@ def regular_coefficients(network: Network, kind: str, shares: Sequence[int]) -> 
             if level.shared_bandwidth_bytes_per_s:
                 level_s = max(level_s, received * groups / level.shared_bandwidth_bytes_per_s)
         seconds_per_byte = max(seconds_per_byte, rounds * level_s * level.slowdown_of(kind))
-        latency_s += rounds * math.ceil(math.log2(share)) * level.latency_s
+        steps = rounds * math.ceil(math.log2(share))
+        latency_s = level.latency_s if network.pays_for_messages(kind) else latency_s + steps * level.latency_s
         members = around
     return network.topology.launch_s(kind) + latency_s, seconds_per_byte
 

@@ -52,7 +52,7 @@ def test_where_messages_cost_a_device_time_small_tiles_go_in_two_hops(sizes):
 
 
 def test_the_model_has_a_crossover_that_grows_with_the_overhead_of_a_message(capsys):
-    assert main(["--modelled", "a2mega:4x16", "--sizes", "256,64KiB,4MiB", "--message-us", "0,2,10"]) == 0
+    assert main(["--modelled", "a2mega:4x16", "--sizes", "256,64KiB,4MiB", "--message-us", "0,1,10"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| a message | 256 B | 64 KiB | 4 MiB | the pass takes hops |"
     assert [line.split(" | ")[-1] for line in lines[2:]] == ["never |", "up to 256 B |", "up to 64 KiB |"]
