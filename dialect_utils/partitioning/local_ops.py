@@ -16,11 +16,12 @@ from typing import Any
 
 from reshard.synthesis.layouts.layout import Factor
 from reshard.synthesis.layouts.mesh import Mesh
-from reshard.synthesis.network.cost import network_of
-from reshard.synthesis.network.cut_bounds import most_bytes_per_s_into_unit
+from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
 from reshard.synthesis.planner.moved import End, plan_move, plan_moves
+from reshard.synthesis.plans.costing import least_costs
+from reshard.synthesis.plans.request import Request
 from reshard.synthesis.programs import steps
 from reshard.synthesis.programs.exchange import TooManyPieces
 from reshard.synthesis.programs.tile_program import collectives
@@ -71,13 +72,16 @@ from .copied_ops import (
     splat_text,
 )
 from .refusals import HINT, refusal
-from .tiles import Scope, Tile, TilesAtHand, dims_of, grows, sharding_of, tile_bytes, tile_type
+from .tiles import Scope, Tile, TilesAtHand, dims_of, grows, sharding_of, tile_type
 
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
 TURNS = 8  # that a loop is taken to run, where a conversion before it is compared with one in it
 
 Cost = tuple[float, ...]  # seconds, or received bytes, work and collectives
+_Changes = list[
+    tuple[float, tuple[ir.Value, list[Tile], Dims, int]]
+]  # changes of layout, each with a bound of its cost
 _DEAREST: Cost = (math.inf, math.inf, math.inf)
 _ROUNDING = 1e-9  # relative
 
@@ -186,6 +190,7 @@ class OpWriter:
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
         self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
         self.at_hand = TilesAtHand()
+        self._bounds: dict[tuple, float] = {}  # of changes of layout
         self._known_dims: dict[tuple[ir.Attribute | None, int | None], Dims] = {}  # few layouts are of many values
 
     def write_block(
@@ -287,12 +292,16 @@ class OpWriter:
         found = self._at_hand(value, dims, scope)
         if len(found) == 1:
             return found[0]
-
-        def cost(tile: Tile) -> Cost:
-            is_from_outside = self._loop_that_takes(tile.value) is not None
-            return *self._cost_of_plan(op, value.type, tile, dims, is_from_outside), tile.dims != dims
-
-        return min(found, key=cost)
+        least = (_DEAREST, True, len(found)), found[0]
+        for bound, number in sorted(
+            (self._least_cost(value, [tile], dims), number) for number, tile in enumerate(found)
+        ):
+            if bound > least[0][0][0]:
+                break
+            tile = found[number]
+            cost = self._cost_of_plan(op, value.type, tile, dims, self._share(value, tile, dims))
+            least = min(least, ((cost, tile.dims != dims, number), tile), key=operator.itemgetter(0))
+        return least[1]
 
     def _at_hand(self, value: ir.Value, dims: Dims, scope: Scope) -> list[Tile]:
         """Returns the tiles from which a value may get into a layout; its own one first, alone if it is in it."""
@@ -786,30 +795,32 @@ class OpWriter:
         the layouts that propagation found, and the op itself on tiles; the first one of several."""
         if len(rules) == 1:
             return rules[0]
-        costs = sorted((self._work(site, rule), number) for number, rule in enumerate(rules))
+        partial: list[tuple[float, Cost, int, _Changes]] = []
+        for number, rule in enumerate(rules):
+            known = functools.reduce(_added, map(self._planned_cost, rule.moves), self._work(site, rule))
+            changes = [(self._least_cost(*each), each) for each in self._changes(site, rule, scope)]
+            partial.append((known[0] + sum(bound for bound, _ in changes), known, number, changes))
         least = _DEAREST, len(rules)
-        for work, number in costs:
-            least = min(least, (self._cost(site, rules[number], scope, work, least[0]), number))
+        for bound, known, number, changes in sorted(partial, key=operator.itemgetter(0, 1, 2)):
+            if bound > least[0][0]:
+                break
+            least = min(least, (self._with_changes(site, known, changes, scope, least[0][0]), number))
         return rules[least[1]]
 
-    def _cost(self, site: Site, rule: Rule, scope: Scope, work: Cost | None = None, most: Cost = _DEAREST) -> Cost:
-        """Returns the cost of a rule.
+    def _cost(self, site: Site, rule: Rule, scope: Scope) -> Cost:
+        """Returns the cost of a rule."""
+        known = functools.reduce(_added, map(self._planned_cost, rule.moves), self._work(site, rule))
+        return self._with_changes(site, known, [(0.0, each) for each in self._changes(site, rule, scope)], scope)
 
-        Args:
-          work: that of the op itself, if it is known. most: if the rule costs more, some of its cost is enough.
-        """
-        total = self._work(site, rule) if work is None else work
-        for each in rule.moves:
-            total = _added(total, self._planned_cost(each))
-        changes = list(self._changes(site, rule, scope))
-        least = [self._least_cost(*each) for each in changes]
-        for number, (value, tiles, dims, share) in enumerate(changes):
-            if total[0] + sum(least[number:]) > most[0]:
-                return math.inf, 0, 0
+    def _with_changes(self, site: Site, known: Cost, changes: _Changes, scope: Scope, most: float = math.inf) -> Cost:
+        """Returns a cost with that of changes of layout; infinity if by their bounds it is more than `most`."""
+        total, left = known, sum(bound for bound, _ in changes)
+        for bound, (value, tiles, dims, share) in changes:
+            if total[0] + left > most:
+                return _DEAREST
+            left -= bound
             tile = tiles[0] if len(tiles) == 1 else self._nearest(site.op, value, dims, scope)
-            is_made_here = tile.value == value  # a result, which is not yet written
-            is_from_outside = not is_made_here and self._loop_that_takes(tile.value) is not None
-            cost = self._cost_of_plan(site.op, value.type, tile, dims, is_from_outside)
+            cost = self._cost_of_plan(site.op, value.type, tile, dims, self._share(value, tile, dims))
             total = _added(total, cost if share == 1 else tuple(each / share for each in cost))
         return total
 
@@ -824,21 +835,32 @@ class OpWriter:
             if (value, dims) not in scope:
                 yield value, self._at_hand(value, dims, scope), dims, takers(value) if is_compared else 1
 
-    def _least_cost(self, value: ir.Value, tiles: Sequence[Tile], dims: Dims, share: int) -> float:
-        """Returns what a change of layout costs at least: a device receives what its tile is larger than before, and of
-        a sum something of each element."""
-        wanted = tile_bytes(value.type, dims)
-        received = min(wanted - (0.0 if each.partial else tile_bytes(value.type, each.dims)) for each in tiles)
-        turns = TURNS if self._around else 1
-        return max(0.0, received) / self._most_bytes_per_unit / share / turns * (1 - _ROUNDING)
+    def _least_cost(self, value: ir.Value, tiles: Sequence[Tile], dims: Dims, share: int = 1) -> float:
+        """Returns a bound on what a change of layout from one of some tiles costs: seconds, or received bytes."""
+        least = min(self._bound(value.type, tile, dims) * self._share(value, tile, dims) for tile in tiles)
+        return least / share * (1 - _ROUNDING)
 
-    @functools.cached_property
-    def _most_bytes_per_unit(self) -> float:
-        """Returns the most bytes that a device receives for a unit of cost: in a second, or for a byte."""
-        if self.planning.get("objective") != "time":
-            return 1.0
-        network = network_of(self.planning["topology"], self.mesh.size)
-        return most_bytes_per_s_into_unit(network, len(network.views) - 1) if network.views else math.inf
+    def _share(self, value: ir.Value, tile: Tile, dims: Dims) -> float:
+        """Returns which part of a change of layout counts: of one that is written before a loop, that of one turn."""
+        is_made_here = tile.value == value  # a result, which is not yet written
+        is_before_loop = not is_made_here and not grows(tile, dims) and self._loop_that_takes(tile.value) is not None
+        return 1 / TURNS if is_before_loop else 1.0
+
+    def _bound(self, kind: ir.Type, tile: Tile, dims: Dims) -> float:
+        if tile.dims == dims and not tile.partial:
+            return 0.0
+        key = kind, tile.dims, tile.partial, tile.reduction, dims, self._manual
+        if key not in self._bounds:
+            self._bounds[key] = self._computed_bound(kind, tile, dims)
+        return self._bounds[key]
+
+    def _computed_bound(self, kind: ir.Type, tile: Tile, dims: Dims) -> float:
+        try:
+            request = Request.of(*self._problem(kind, tile, dims), reduction=tile.reduction, **self.planning)
+        except NoPlanError:
+            return 0.0
+        received, seconds = least_costs(request)
+        return seconds if self.planning.get("objective") == "time" else received
 
     def _summands(self, op: ir.Operation) -> int:
         """Returns how many values are added up with what an op makes: partial sums of all are reduced once."""
@@ -860,15 +882,14 @@ class OpWriter:
         computing_s = local_rules.flops_of(site, rule) / topology.flops_per_s if topology.flops_per_s else 0.0
         return max(computing_s, held / topology.memory_bandwidth_bytes_per_s), 0, 0
 
-    def _cost_of_plan(self, op: ir.Operation, kind: ir.Type, tile: Tile, dims: Dims, is_from_outside: bool) -> Cost:
-        """Returns the cost of a change of layout; of one that is written before a loop, the share of one turn."""
+    def _cost_of_plan(self, op: ir.Operation, kind: ir.Type, tile: Tile, dims: Dims, share: float = 1.0) -> Cost:
+        """Returns the cost of a change of layout, or a share of it."""
         if tile.dims == dims and not tile.partial:
             return 0, 0, 0
         try:
             chain = self._plan(op, tile, kind, dims)
         except DiagnosedError:
-            return math.inf, math.inf, math.inf
-        share = 1 / TURNS if is_from_outside and not grows(tile, dims) else 1
+            return _DEAREST
         return tuple(share * each for each in self._planned_cost(chain))
 
     def _planned_cost(self, chain: Plan) -> Cost:
@@ -922,7 +943,7 @@ class OpWriter:
             return False
         with contextlib.suppress(TooManyPieces):
             moves = joined(site, self, parts)
-            behind = self._cost_of_plan(op, kind, Tile(op.results[0], site.results[0]), wanted, False)
+            behind = self._cost_of_plan(op, kind, Tile(op.results[0], site.results[0]), wanted)
             costs = tuple(map(sum, zip(behind, *map(self._planned_cost, moves))))
             apart = self._cost_apart(replace(site, results=(self._dims(op.results[0]),)), taken, scope)
             if _received_first(costs) > _received_first(apart):
@@ -1015,9 +1036,7 @@ class OpWriter:
 
     def _plan(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims) -> Plan:
         """Returns the plan that brings a tile into another layout. Raises: DiagnosedError if there is none."""
-        manual = self._manual
-        ends = sharding_of(self.mesh, manual.dims(tile.dims), tile.partial), sharding_of(self.mesh, manual.dims(dims))
-        problem = self.mesh, manual.shape(ir.RankedTensorType(kind).shape), bits_of(kind), *ends
+        problem = self._problem(kind, tile, dims)
         options = {"reduction": tile.reduction, **self.planning}
         try:
             chain = plan(*problem, with_exchange=True, **options)
@@ -1025,9 +1044,17 @@ class OpWriter:
                 chain = plan(*problem, **options)
                 if _has_permutes(chain):
                     raise NoPlanError("some devices alone may run it, and a permute takes all")
-        except NoPlanError as problem:
-            raise error_at(op, f"emit=local finds no chain from {ends[0]} to {ends[1]}: {problem}", HINT) from None
+        except NoPlanError as why:
+            *_, source, target = self._problem(kind, tile, dims)
+            raise error_at(op, f"emit=local finds no chain from {source} to {target}: {why}", HINT) from None
         return chain
+
+    def _problem(self, kind: ir.Type, tile: Tile, dims: Dims) -> tuple[Mesh, tuple[int, ...], int, Sharding, Sharding]:
+        """Returns what is to be planned: mesh, shape, bits of an element, source and target."""
+        manual = self._manual
+        source = sharding_of(self.mesh, manual.dims(tile.dims), tile.partial)
+        target = sharding_of(self.mesh, manual.dims(dims))
+        return self.mesh, manual.shape(ir.RankedTensorType(kind).shape), bits_of(kind), source, target
 
     def _create(
         self, op: ir.Operation, name: str, types, operands, attributes, sizes=None, without: Sequence[str] = ()
