@@ -29,7 +29,7 @@ class InPlace:
     @property
     def is_faster(self) -> bool:
         """Returns whether the chain is faster by more than the model may be wrong."""
-        return self.chain_s <= (1 - LEAST_GAIN) * self.flat_s
+        return self.chain_s < (1 - LEAST_GAIN) * self.flat_s
 
     @property
     def flat_bytes(self) -> int:

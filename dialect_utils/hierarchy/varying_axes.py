@@ -24,6 +24,7 @@ from reshard.synthesis.layouts.mesh import Mesh
 from ..ir.functions import has_body
 from ..ir.ops import LOOPS, blocks_of, ops_around, terminator_of
 from ..platform.bindings import ir, sdy
+from ..platform.typed import present
 from ..shardings.sdy_shardings import sharding_from_attr
 from .collective_groups import groups_of
 
@@ -47,12 +48,14 @@ def varying_axes(
     mesh: Mesh,
     functions: Mapping[str, ir.Operation] | None = None,
     meshes: Mapping[str, Mesh] | None = None,
+    outside: VaryingAxes | None = None,
 ) -> VaryingAxes:
-    """Returns for the values in a manual computation over all axes the axes along which they may differ.
+    """Returns for the values in a manual computation the axes along which they may differ.
 
     Args:
       functions: those that it may call, by name; what others return differs along all axes.
       meshes: those whose axes its collectives may name, by symbol name.
+      outside: what is known of the manual computation around it, if there is one.
     """
     found = VaryingAxes(mesh, functions or {}, meshes or {})
     shardings = sdy.TensorShardingPerValueAttr(island.attributes["in_shardings"]).shardings
@@ -61,6 +64,8 @@ def varying_axes(
         sharding = sharding_from_attr(attr)
         dims = (*whole_factors(mesh, sharding), unreduced_factors(mesh, sharding))
         found.join(argument, frozenset(factor.axis for factors in dims for factor in factors))
+    for argument, value in zip(block.arguments, island.operands if outside is not None else ()):
+        found.join(argument, present(outside).of([value]))
     found.follow_to_the_end(block)
     return found
 

@@ -318,8 +318,7 @@ class _Function:
                 first = by_number[again.number]
                 number = conversions[-1].number + 1 + len(found)
                 mark = Mark(channels, f"reshard/{number}", first.location, how.platform)
-                program = first.plan.tile_program
-                written = functools.partial(write_program, program, mark=mark)
+                written = functools.partial(_write, first, mark)
                 repeated.write(gap, how.platform, written)
                 found.append(replace(first, number=number, whole="", is_repeated=True))
         return found
@@ -441,6 +440,12 @@ class _Function:
         self.original.attributes[name] = ir.ArrayAttr.get(
             [with_sharding(ir.DictAttr(each), self.attribute(dims)) for each, dims in zip(stated, layouts, strict=True)]
         )
+
+
+def _write(conversion: Conversion, mark: Mark, tile: ir.Value) -> ir.Value:
+    """Writes a conversion of a tile, and returns the tile after it."""
+    manual = conversion.manual
+    return manual.from_part(write_program(conversion.plan.tile_program, manual.as_part(tile), mark))
 
 
 def _cost(conversion: Conversion) -> float:

@@ -114,6 +114,7 @@ class Conversion:
       whole: why the op needs a dimension whole, if that is the reason.
       is_move: whether the op itself moves elements between devices, and the change of layout is its effect.
       is_collective: whether the op is a collective of the program, and a faster chain takes its place.
+      manual: the axes of the manual computations around it.
       is_needed: whether it is in the module; else no op takes its result.
       is_repeated: whether an earlier one is written once more, so that its result is not held until here.
     """
@@ -128,6 +129,7 @@ class Conversion:
     is_needed: bool = True
     is_repeated: bool = False
     is_collective: bool = False
+    manual: ManualAxes = ManualAxes()
 
 
 _Nested = Generator["_Nested", Any, Any]
@@ -339,7 +341,8 @@ class OpWriter:
         number, original = self._first + len(self.conversions), self._original(op)
         op_name = "" if original is None else original.name
         array = self._manual.tensor(kind)
-        self.conversions.append(Conversion(number, op_name, own_location(op), array, chain, whole, is_move))
+        found = Conversion(number, op_name, own_location(op), array, chain, whole, is_move, manual=self._manual)
+        self.conversions.append(found)
         return self._last_mark(op)
 
     def _last_mark(self, op: ir.Operation) -> Mark:
@@ -534,7 +537,8 @@ class OpWriter:
             given, wanted = inner.ends(terminator_of(block).operands, given)
             tiles = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, taken, strict=True)]
             outside, self._manual = self._manual, manual
-            self._varying.append(varying_axes(op, self.mesh, meshes=self.meshes))
+            around = self._varying[-1] if self._varying else None
+            self._varying.append(varying_axes(op, self.mesh, meshes=self.meshes, outside=around))
             try:
                 values = yield self._block(block, list(map(Tile, tiles, inside)), {}, wanted)
             finally:
@@ -623,9 +627,7 @@ class OpWriter:
     def _chain_in_place(self, op: ir.Operation, rule: Rule, operands: Sequence[ir.Value]) -> InPlace | None:
         if self.planning.get("objective") != "time" or op.name not in OPS or not self._is_run_by_all(op):
             return None
-        varying = {each.axis for each in self._manual.axes}
-        if len(self._varying) == 1:  # what enters an inner body differs as it does outside
-            varying &= self._varying[0].of(op.operands)
+        varying = {each.axis for each in self._manual.axes} & self._varying[-1].of(op.operands)
         varying |= {each.axis for each in _axes_of(rule.operands[0])}
         try:
             tile = tuple(ir.RankedTensorType(operands[0].type).shape)

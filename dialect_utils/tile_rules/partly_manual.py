@@ -100,8 +100,9 @@ class ManualAxes:
         return [outer for outer, _ in pairs], [inner for _, inner in pairs]
 
     def _end(self, shape: Sequence[int], outside: Dims) -> tuple[Dims, Dims]:
-        own = [tuple(each for each in axes if each in self.axes) for axes in outside]
-        others = (tuple(each for each in axes if each not in self.axes) for axes in outside)
+        names = {each.axis for each in self.axes}  # of which an end may have parts
+        own = [tuple(each for each in axes if each.axis in names) for axes in outside]
+        others = (tuple(each for each in axes if each.axis not in names) for axes in outside)
         inside = tuple(
             axes if not manual or local_rules.is_even(size, axes) else ()
             for size, axes, manual in zip(shape, others, own, strict=True)
@@ -114,7 +115,7 @@ class ManualAxes:
         Raises: NotLocal if it runs along other axes.
         """
         if not self._has(site.op, mesh, meshes):
-            raise NotLocal("it does not run along the axes of the manual computations around it alone")
+            raise NotLocal("it does not run in equal groups along the axes of the manual computations around it alone")
         along = [site.int(each) for each in _ALONG.get(site.op.name, ())]
         said = f"it runs along {local_rules.named(list(dict.fromkeys(along)))}" if along else ""
         layouts = dict.fromkeys(

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.hierarchy.explicit_collectives import PARTLY_MANUAL
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in
 from reshard.dialect_utils.platform import compat, progress
@@ -332,7 +333,7 @@ class WholeModuleCheck:
             if form.module is None:
                 return []
             forms = different([*forms, form])
-            if form in forms:
+            if any(each is form for each in forms):
                 self.forms.begin([form.module])
         progress.at("whole-module check: the module as it came")
         self._numbered = self.forms.compile_numbered()
@@ -559,7 +560,7 @@ class WholeModuleCheck:
         progress.at("whole-module check: written per device, with fewest bytes")
         with self.original.context:
             form = take_over_as(BYTES, self._source, self.pipeline, self.session)
-        return form if form in different([*wholes, form]) else None
+        return form if any(each is form for each in different([*wholes, form])) else None
 
     def _with_less_memory(
         self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], winner: int | None, best: Outcome
@@ -605,10 +606,10 @@ class WholeModuleCheck:
         """
         module, results = present(winner.module), self.session.results
         results.report_rows[len(results.report_rows) - len(self.rows) :] = winner.rows
-        of_sites = {each for each in self.replanned.said if each.severity == REMARK}
-        results.diagnostics.diagnostics[:] = [
-            each for each in results.diagnostics.diagnostics if each not in of_sites
-        ] + [*winner.remarks]
+        replaced = {*winner.remarks, *(each for each in self.replanned.said if each.severity == REMARK)}
+        kept = [each for each in results.diagnostics.diagnostics if each not in replaced]
+        of_parts = [each for each in kept if PARTLY_MANUAL in each.message]  # which are written now
+        results.diagnostics.diagnostics[:] = [each for each in kept if each not in of_parts] + [*winner.remarks]
         said = "XLA compiles no other form" if islands.problem else self._compared_whole(whole, islands)
         said = f"stock XLA computes wrong values: {wrong}" if wrong else said + reason
         has_sites = self.groups or not self.are_sites_planned and self.replanned.found.edges

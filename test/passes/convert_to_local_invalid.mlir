@@ -29,7 +29,7 @@ func.func @rng(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]
 sdy.mesh @mesh = <["x"=2, "y"=2]>
 func.func @partly_manual(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>}) -> tensor<8x8xf32> {
   %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"x"}, {?}]>] out_shardings=[<@mesh, [{"x"}, {?}]>] manual_axes={"x"} (%arg1: tensor<4x8xf32>) {
-    // expected-error @+1 {{emit=local cannot convert stablehlo.collective_permute: it does not run along the axes of the manual computations around it alone}}
+    // expected-error @+1 {{emit=local cannot convert stablehlo.collective_permute: it does not run in equal groups along the axes of the manual computations around it alone}}
     %1 = "stablehlo.collective_permute"(%arg1) <{source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<4x8xf32>) -> tensor<4x8xf32>
     sdy.return %1 : tensor<4x8xf32>
   } : (tensor<8x8xf32>) -> tensor<8x8xf32>

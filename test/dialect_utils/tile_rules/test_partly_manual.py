@@ -66,6 +66,7 @@ def test_an_array_has_the_tiles_of_all_devices_along_one_more_dimension():
         ("tensor<2x8xf32>", '[{"x"}, {"y"}]', '[{"x"}, {"y"}]', '[{}, {"y"}]'),
         ("tensor<2x8xf32>", '[{"x", "y"}, {}]', '[{"x", "y"}, {}]', '[{"y"}, {}]'),
         ("tensor<3x8xf32>", '[{"x", "y"}, {}]', '[{"x"}, {}]', "[{}, {}]"),  # tiles of 2 of 12, or of 2 of each 3
+        ("tensor<4x4xf32>", '[{"x":(1)2, "y"}, {"x":(2)2}]', '[{"x":(1)2, "y"}, {"x":(2)2}]', '[{"y"}, {}]'),
         ("tensor<3x8xf32>", '[{"y"}, {"x"}]', '[{"y"}, {"x"}]', '[{"y"}, {}]'),  # uneven, but no tile of x is cut
     ],
 )
@@ -113,7 +114,7 @@ def permuted(pairs: str) -> str:
     ],
 )
 def test_collectives_along_other_axes_are_refused(body):
-    with pytest.raises(DiagnosedError, match="does not run along the axes of the manual computations around it alone"):
+    with pytest.raises(DiagnosedError, match="does not run in equal groups along the axes"):
         local_modules.convert(partly(body))
 
 

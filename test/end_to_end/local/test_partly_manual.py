@@ -84,6 +84,19 @@ def _reduced(x, w):
 BODIES = (_gradient, _ring, _places, _dispatch, _scattered, _apart, _reduced)
 
 
+def _layers(x, *weights):
+    """The gradient of layers, each of which gathers its rows; the gathers of the first pass are needed late again."""
+
+    def loss(weights):
+        made = x
+        for up, down in zip(weights[::2], weights[1::2]):
+            hidden = _constrained(_constrained(made, None, None) @ up, None, "model")
+            made = _constrained(jnp.tanh(hidden @ down), None, "model")
+        return jnp.square(made).sum()
+
+    return jax.tree.map(lambda each: lax.psum(each, "data"), jax.grad(loss)(weights))
+
+
 def _program(mesh, body, names):
     specs = {"in_specs": (P("data"), P()), "out_specs": P("data")}
     return jax.jit(jax.shard_map(body, mesh=mesh, axis_names=names, check_vma=False, **specs))
@@ -107,3 +120,56 @@ def test_values_are_those_of_the_body_over_all_axes(mesh, body, network):
     assert not written.left
     assert [op.name for op in ops_in(module.operation)].count("sdy.manual_computation") == 1
     np.testing.assert_array_equal(np.asarray(lowered.compile()(*placed)), wanted)
+
+
+def test_conversions_of_a_body_that_are_written_again_have_its_axes(mesh):
+    rng = np.random.default_rng(0)
+    args = [rng.integers(-2, 3, (64, 16)).astype(np.float32)]
+    args += [rng.integers(-2, 3, shape).astype(np.float32) / 8 for _ in range(6) for shape in ((16, 32), (32, 16))]
+    specs = [P("data"), *[P(None, "model"), P("model", None)] * 6]
+
+    def program(names):
+        over = {"in_specs": (P("data"), *[P()] * 12), "out_specs": P(), "axis_names": names, "check_vma": False}
+        return jax.jit(jax.shard_map(_layers, mesh=mesh, **over))
+
+    with jax.set_mesh(mesh):
+        wanted = program(set(NAMES))(*args)
+        placed = [jax.device_put(each, NamedSharding(mesh, spec)) for each, spec in zip(args, specs, strict=True)]
+        jax.clear_caches()
+        lowered = program({"data"}).lower(*placed)
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        written = local_modules.convert(module, release_bytes=1e12)
+    module.operation.verify()
+    assert any(each.is_repeated for each in written.conversions)
+    for mine, theirs in zip(lowered.compile()(*placed), wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_a_branch_in_an_inner_computation_may_be_decided_by_an_axis_of_the_outer_one():
+    """A permute in the branch would wait for the devices that do not take it."""
+    mesh = jax.make_mesh((2, 2, 2), ("x", "y", "free"), axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:8])
+
+    def split(value, *spec):
+        return lax.with_sharding_constraint(value, P(*spec))
+
+    def inner(place, a):
+        b = split(a, "free", None)
+        turned = lambda: split(split(split(b * 2, None, "free") + 1, "free", None)[::-1], "free", None)  # noqa: E731
+        return lax.cond(place > 0, turned, lambda: b + 1)
+
+    def outer(a):
+        place = lax.axis_index("x")
+        mapped = jax.shard_map(inner, axis_names={"y"}, in_specs=(P(), P("y")), out_specs=P("y"), check_vma=False)
+        return mapped(place, a)
+
+    program = jax.shard_map(outer, mesh=mesh, axis_names={"x"}, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    with jax.set_mesh(mesh):
+        lowered = jax.jit(program).lower(np.zeros((32, 8), np.float32))
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        local_modules.convert(module)
+        branches = [op for op in ops_in(module.operation) if op.name == "stablehlo.case"]
+        names = {each.name for branch in branches for each in ops_in(branch)}
+    assert "stablehlo.all_to_all" in names or "stablehlo.all_gather" in names
+    assert "stablehlo.collective_permute" not in names

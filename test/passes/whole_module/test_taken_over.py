@@ -317,6 +317,42 @@ def test_nothing_is_said_of_sites_that_are_no_more():
     assert is_recorded_whole(session) and not any("is left to XLA" in str(each) for each in session.remarks)
 
 
+def summed_rows(before: str) -> str:
+    """Returns a module with a sum along one axis of a mesh, in a manual computation over that axis alone."""
+    along_rows = [list(range(first, 32, 2)) for first in range(2)]
+    return f"""
+      sdy.mesh @mesh = <["rows"=16, "cols"=2]>
+      func.func @main(%a: tensor<4096x4096xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"cols"}}]>}})
+          -> (tensor<4096x4096xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"cols"}}]>}}) {{
+        %0 = sdy.manual_computation(%a) in_shardings=[<@mesh, [{{?}}, {{?}}]>] out_shardings=[<@mesh, [{{?}}, {{?}}]>]
+            manual_axes={{"rows"}} (%b: tensor<4096x4096xf32>) {{
+          %c = {before} : tensor<4096x4096xf32>
+          %1 = "stablehlo.all_reduce"(%c) <{{replica_groups = dense<{along_rows}> : tensor<2x16xi64>,
+              channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids}}> ({{
+          ^bb0(%l: tensor<f32>, %r: tensor<f32>):
+            %2 = stablehlo.add %l, %r : tensor<f32>
+            stablehlo.return %2 : tensor<f32>
+          }}) : (tensor<4096x4096xf32>) -> tensor<4096x4096xf32>
+          sdy.return %1 : tensor<4096x4096xf32>
+        }} : (tensor<4096x4096xf32>) -> tensor<4096x4096xf32>
+        return %0 : tensor<4096x4096xf32>
+      }}"""
+
+
+def test_nothing_is_said_of_partly_manual_computations_that_are_written_per_device():
+    _, session = run(summed_rows("stablehlo.add %b, %b"), topology="v100:4x8")
+    assert is_recorded_whole(session) and not any("stays as it is" in str(each) for each in session.remarks)
+    (row,) = session.results.report_rows
+    assert row["why"] == "a chain is faster than this all_reduce" and "reduce_scatter" in row["chain"]
+
+
+def test_a_form_of_fewest_bytes_in_which_nothing_changes_is_none():
+    """It is asked for since the form of least time lacks memory, of which the sum alone needs none."""
+    text = summed_rows("stablehlo.optimization_barrier %b")
+    _, session = run(text, topology="v100:4x8")
+    assert not is_recorded_whole(session) and "temporaries" in session.results.checks[-1].not_taken_over
+
+
 @pytest.mark.parametrize(
     "problem, seconds, taken", [("", 0.89, True), ("", 0.95, False), ("does not compile", 2.0, True)]
 )
