@@ -3,8 +3,9 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 
 import pytest
 
@@ -27,6 +28,7 @@ from reshard.passes.whole_module.taken_over import (
     take_over,
     take_over_beside_loops,
 )
+from reshard.passes.whole_module.whole_module_check import WholeModuleCheck
 
 # One row of a table of split rows: stock XLA gathers the table, and so would an island at the lookup.
 ROW = """
@@ -220,6 +222,21 @@ def test_the_report_names_the_limit_that_would_allow_a_faster_form(monkeypatch):
     said = session.results.checks[-1].not_taken_over
     assert said.startswith("more; --memory-limit=") and "us so, " in said
     assert not is_recorded_whole(session)
+
+
+def test_a_faster_form_that_memory_keeps_from_being_taken_is_told_before_one_that_gains_little():
+    stock = Compiled("ok", temp_bytes=100)
+    large, alike = Compiled("ok", temp_bytes=200), Compiled("ok", temp_bytes=100)
+    outcomes = [Outcome("more memory", 0.8, (), large), Outcome("", 0.99, (), alike)]
+    limits = SimpleNamespace(missing_limit=lambda stock, ours: 300 if ours is large else None)
+    check = SimpleNamespace(criterion=limits, forms=SimpleNamespace(stock=stock))
+    for name in ("_limit_for", "_allowed", "_compared_whole"):
+        setattr(check, name, MethodType(getattr(WholeModuleCheck, name), check))
+    said = WholeModuleCheck._why_not_whole(check, outcomes, Outcome("", 1.0, (), stock))
+    assert said.startswith("more memory; --memory-limit=300 allows it: modelled time 800,000.0 us so")
+    outcomes[0] = replace(outcomes[0], seconds=0.95)
+    said = WholeModuleCheck._why_not_whole(check, outcomes, Outcome("", 1.0, (), stock))
+    assert said.startswith("modelled time 990,000.0 us so") and said.endswith("the model may be wrong")
 
 
 def test_what_the_compiler_of_a_target_refuses_both_ways_is_said_though_there_is_no_site(monkeypatch):
