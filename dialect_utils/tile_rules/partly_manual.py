@@ -91,7 +91,8 @@ class ManualAxes:
     def ends(self, values: Iterable[ir.Value], outside: Iterable[Dims]) -> tuple[list[Dims], list[Dims]]:
         """Returns the layouts of values where they enter or leave the body, outside of it and in it.
 
-        Where the axes of the body split what it has unevenly, they do so outside in another way: there it is whole.
+        Where other axes split a value of the body unevenly, its tiles end elsewhere than those of the value outside, so
+        these axes do not split that dimension at the ends.
 
         Args:
           values: in the body. outside: the layouts that propagation found.
@@ -126,6 +127,8 @@ class ManualAxes:
 
     def _has(self, op: ir.Operation, mesh: Mesh, meshes: Mapping[str, Mesh]) -> bool:
         """Returns whether a collective runs along the axes alone, and all devices along other axes do the same."""
+        if "channel_handle" not in op.attributes:
+            return False  # its ids are those of replicas of the program
         if op.name == "stablehlo.collective_permute":
             groups = np.array(ir.DenseIntElementsAttr(op.attributes["source_target_pairs"])).reshape(-1, 2)
         else:

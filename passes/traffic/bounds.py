@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from reshard.dialect_utils.emission.mini_modules import bits_of
 from reshard.dialect_utils.platform.bindings import ir
@@ -50,6 +51,20 @@ def bounds_of_sites(module: ir.Module, edges: Iterable[Finding], topology: Topol
         if known[key] is not None:
             found[edge.site] = known[key]
     return found
+
+
+def bounds_of_rows(rows: Iterable[Mapping[str, Any]], known: Mapping[int, Bound]) -> dict[int, Bound]:
+    """Returns the bounds of one run of the conversions that report rows are of.
+
+    The changes of layout of a module that is written per device have numbers of their own, and so have collectives that
+    the program has itself.
+
+    Args:
+      known: the bounds of the sites that were found in the original.
+    """
+    own = {row["site"]: Bound(row["bound_bytes"]) for row in rows if row["kind"] in ("local", "collective")}
+    is_whole = any(row["kind"] == "local" for row in rows)
+    return own if is_whole else {**known, **own}
 
 
 def _conversion_bound(edge: Finding, meshes: dict[str, Mesh], topology: Topology) -> Bound | None:

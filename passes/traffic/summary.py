@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla.child import XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.traffic.bounds import bounds_of_rows
 from reshard.passes.traffic.ledger import Group, Ledger, ledger_of
 from reshard.passes.traffic.ledger_text import as_entry_dict, network_text
 from reshard.synthesis.network.topology import Topology
@@ -36,16 +38,18 @@ def summary_of(
     *,
     target: Target | None = None,
     most: int = ROWS,
+    rows: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Returns the `summary` of a module, which stock XLA compiles as it came and, if it was rewritten, as it is now.
 
     Args:
-      rewritten: None if nothing was rewritten. topology, target: as in `ledger_of`, whose errors this function raises.
+      rewritten: None if nothing was rewritten. rows: of its report.
+      topology, target: as in `ledger_of`, whose errors this function raises.
     """
     stock = ledger_of(original, child, topology, target=target)
     if rewritten is None:
         return summary(stock, most=most)
-    known = {"finds_sites": False, "site_bounds": stock.site_bounds}
+    known = {"finds_sites": False, "site_bounds": bounds_of_rows(rows, stock.site_bounds)}
     return summary(stock, ledger_of(rewritten, child, topology, target=target, **known), most)
 
 

@@ -624,6 +624,7 @@ class WholeModuleCheck:
             attempts=attempts,
             taken_over=winner.form,
             wrong_stock=wrong,
+            rows=winner.rows,
         )
         return module
 
@@ -695,6 +696,7 @@ class WholeModuleCheck:
         taken_over: str = "",
         not_taken_over: str = "",
         wrong_stock: str = "",
+        rows: Sequence[dict] = (),
     ) -> None:
         is_rewritten = bool(best) or bool(taken_over)
         stock, ours = (replace(each, from_cache=False) for each in (self.forms.stock, ours))  # the same either way
@@ -712,18 +714,18 @@ class WholeModuleCheck:
                 tuple(added),
                 found.attempts if found else attempts,
                 found.promised if found else 0,
-                self._traffic(module if is_rewritten else None),
+                self._traffic(module if is_rewritten else None, rows or self.rows),
                 taken_over,
                 not_taken_over,
                 wrong_stock,
             )
         )
 
-    def _traffic(self, rewritten: ir.Module | None) -> dict[str, Any] | None:
+    def _traffic(self, rewritten: ir.Module | None, rows: Sequence[dict]) -> dict[str, Any] | None:
         """Returns the longest collectives of the original and of the module that is handed over, if asked for."""
         if not self.session.options.with_traffic:
             return None
-        return _traffic(self.original, rewritten, self.child, self.criterion.network, self.target)
+        return _traffic(self.original, rewritten, self.child, self.criterion.network, self.target, rows)
 
     # Words
 
@@ -813,11 +815,12 @@ def _traffic(
     child: xla_child.XlaChild,
     network: SiteNetwork,
     target: Target | None,
+    rows: Sequence[dict] = (),
 ) -> dict[str, Any] | None:
     from reshard.passes.traffic.summary import summary_of  # reports alone need it
 
     progress.at("whole-module check: listing collectives")
     try:
-        return summary_of(original, rewritten, child, network.topology, target=target)
+        return summary_of(original, rewritten, child, network.topology, target=target, rows=rows)
     except DiagnosedError:  # the module has no function main
         return None

@@ -17,6 +17,7 @@ from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.passes.driver.registry import COMPARED, MANUAL
 from reshard.passes.sites.network import of_target
 from reshard.passes.traffic import ledger_text
+from reshard.passes.traffic.bounds import bounds_of_rows
 from reshard.passes.traffic.ledger import Ledger, ledger_of
 from reshard.synthesis.network.topology import DEFAULT, Topology, TopologyError
 
@@ -151,7 +152,8 @@ def of_source(
     optimized = optimized_module(source, settings, name, is_from_jax=is_from_jax)
     ours = None
     if optimized.is_rewritten:
-        of_stock = {"finds_sites": False, "site_bounds": stock.site_bounds}
+        bounds = bounds_of_rows(optimized.report.to_dict()["sites"], stock.site_bounds)
+        of_stock = {"finds_sites": False, "site_bounds": bounds}
         ours = _ledger(optimized.content, name, child, topology, **of_stock, **how)
     return Traffic(name, stock, ours, optimized.report)
 

@@ -10,6 +10,7 @@ from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.traffic.bounds import Bound, bounds_of_rows
 from reshard.passes.traffic.ledger import ledger_of
 from reshard.passes.traffic.ledger_text import as_dict
 from reshard.passes.traffic.row_text import HEADINGS, cells, summary_text
@@ -73,6 +74,24 @@ def test_a_module_and_its_rewritten_form_are_compiled_and_share_the_bounds_of_si
         ("planned chain", 0, 1.0)
     ]
     assert alone["stock"] == found["stock"] and alone["ours"] is None
+
+
+def test_the_conversions_of_a_module_written_per_device_have_bounds_of_their_own():
+    """Their numbers are not those of sites."""
+    text = (EXAMPLES / "issue_21562.mlir").read_text()
+    with make_context() as context, ir.Location.unknown(context):
+        original, rewritten, session = ir.Module.parse(text), ir.Module.parse(text), Session()
+        Pipeline.parse("convert-to-local").run(rewritten, session)
+        rows = [{**row, "bound_bytes": row["bytes_received"] // 2} for row in session.results.report_rows]
+        found = summary_of(original, rewritten, shared_child(), Topology.parse("h100:2x4"), rows=rows)
+    assert [row["times_bound"] for row in found["stock"]["collectives"]] == [8.0, 8.0]
+    assert {row["times_bound"] for row in found["ours"]["collectives"]} == {2.0}
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("local", {3: 7}), ("collective", {0: 5, 3: 7}), ("conversion", {0: 5})])
+def test_bounds_of_rows(kind, wanted):
+    found = bounds_of_rows([{"site": 3, "kind": kind, "bound_bytes": 7}], {0: Bound(5)})
+    assert {site: bound.bytes_received for site, bound in found.items()} == wanted
 
 
 def test_a_row_has_a_cell_for_each_heading(moe):
