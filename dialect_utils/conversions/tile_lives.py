@@ -15,7 +15,7 @@ import numpy as np
 
 from ..emission.mini_modules import bits_of
 from ..ir.fusing import may_be_fused
-from ..ir.loop_trips import known_trips_of
+from ..ir.loop_trips import ASSUMED_TRIPS, known_trips_of
 from ..ir.ops import CONSTANTS, LOOPS, parent_of, producer_of
 from ..platform.bindings import ir
 from ..platform.typed import present
@@ -23,7 +23,6 @@ from ..platform.typed import present
 _MADE_WHERE_USED = CONSTANTS | {f"stablehlo.{name}" for name in ("broadcast_in_dim", "iota", "reshape")}
 _NEAREST = 32  # results before a late use, of which the smallest is what a conversion waits for
 _HOLDING = LOOPS | {"stablehlo.case"}  # ops whose blocks have tiles in memory
-_TRIPS = 8  # of a loop of which nobody knows how often it turns
 Use = tuple[ir.Operation, int]  # an op, and the number of its operand
 
 
@@ -91,7 +90,7 @@ class Lives:
             for result in op.results:
                 self.own[at : self.last[result] + 1] += self._bytes(result)
             if op.name in _HOLDING:
-                runs = self.runs * ((known_trips_of(op) or _TRIPS) if op.name in LOOPS else 1)
+                runs = self.runs * ((known_trips_of(op) or ASSUMED_TRIPS) if op.name in LOOPS else 1)
                 blocks = [block for region in op.regions for block in region.blocks]
                 self.inside[at] = [Lives(block, (self, at), runs) for block in blocks]
                 self._renew(at)

@@ -13,6 +13,7 @@ from .ops import CONSTANTS, LOOPS, ops_around, ops_in, producer_of, terminator_o
 # Ops that run a function, and the attribute with its name.
 _CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 _FUNCTION = "func.func"
+ASSUMED_TRIPS = 8  # of a loop of which nobody knows how often it turns
 
 
 class Runs:

@@ -35,6 +35,7 @@ from ..hierarchy.faster_chains import InPlace, chain_in_place
 from ..hierarchy.varying_axes import VaryingAxes, varying_axes
 from ..ir.diagnostics import DiagnosedError, error_at
 from ..ir.fusing import is_elementwise_of_one
+from ..ir.loop_trips import ASSUMED_TRIPS
 from ..ir.ops import CONSTANTS, producer_of, terminator_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
 from ..platform.bindings import ir, sdy, stablehlo
@@ -76,7 +77,6 @@ from .tiles import Scope, Tile, TilesAtHand, dims_of, grows, sharding_of, tile_t
 
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
-TURNS = 8  # that a loop is taken to run, where a conversion before it is compared with one in it
 
 Cost = tuple[float, ...]  # seconds, or received bytes, work and collectives
 _Changes = list[
@@ -846,7 +846,7 @@ class OpWriter:
         """Returns which part of a change of layout counts: of one that is written before a loop, that of one turn."""
         is_made_here = tile.value == value  # a result, which is not yet written
         is_before_loop = not is_made_here and not grows(tile, dims) and self._loop_that_takes(tile.value) is not None
-        return 1 / TURNS if is_before_loop else 1.0
+        return 1 / ASSUMED_TRIPS if is_before_loop else 1.0
 
     def _bound(self, kind: ir.Type, tile: Tile, dims: Dims) -> float:
         if tile.dims == dims and not tile.partial:
