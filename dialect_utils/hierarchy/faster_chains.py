@@ -14,7 +14,7 @@ from reshard.synthesis.programs.traffic import bytes_received
 
 from .explicit_collectives import ExplicitCollective
 
-LEAST_GAIN = 0.05  # share of the modelled time of a collective; below, the model may be wrong about it
+LEAST_GAIN = 0.1  # share of the modelled time of a collective; below, the model may be wrong about it
 
 
 @dataclass(frozen=True, slots=True)

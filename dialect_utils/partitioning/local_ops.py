@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from ..hierarchy.faster_chains import InPlace, chain_in_place
 from ..hierarchy.varying_axes import VaryingAxes, varying_axes
 from ..ir.diagnostics import DiagnosedError, error_at
 from ..ir.fusing import is_elementwise_of_one
-from ..ir.loop_trips import ASSUMED_TRIPS
+from ..ir.loop_trips import ASSUMED_TRIPS, known_trips_of
 from ..ir.ops import CONSTANTS, producer_of, terminator_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
 from ..platform.bindings import ir, sdy, stablehlo
@@ -132,6 +133,15 @@ class Conversion:
     manual: ManualAxes = ManualAxes()
 
 
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """A loop or branch around the ops that are being written: the new op if it is a loop, its body, and its trips."""
+
+    loop: ir.Operation | None
+    body: ir.Block
+    trips: int
+
+
 _Nested = Generator["_Nested", Any, Any]
 
 
@@ -185,7 +195,7 @@ class OpWriter:
         self.conversions: list[Conversion] = []
         self.ends: list[Ends] = []
         self.at: ir.Operation | None = None
-        self._around: list[tuple[ir.Operation | None, ir.Block]] = []  # loops and their bodies; None: a branch
+        self._around: list[_Around] = []  # loops and branches
         self._manual = ManualAxes()  # of the manual computations whose bodies are being written
         self._varying: list[VaryingAxes] = []  # of these
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
@@ -320,8 +330,8 @@ class OpWriter:
         """
         block = tile.owner if isinstance(tile.owner, ir.Block) else tile.owner.operation.block
         first = None
-        for loop, body in self._around:
-            first = None if loop is None or body == block else first or loop
+        for each in self._around:
+            first = None if each.loop is None or each.body == block else first or each.loop
         return first
 
     def _as_wanted(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, whole: str = "") -> Tile:
@@ -514,7 +524,9 @@ class OpWriter:
         block = op.regions[number].blocks[0]
         types = [tile_type(each.type, dims, op) for each, dims in zip(block.arguments, taken, strict=True)]
         body = new.regions[number].blocks.append(*types, arg_locs=[own_location(op)] * len(types))
-        self._around.append((new if op.name == "stablehlo.while" else None, body))
+        is_loop = op.name == "stablehlo.while"
+        trips = known_trips_of(op) or ASSUMED_TRIPS if is_loop else 1
+        self._around.append(_Around(new if is_loop else None, body, max(1, trips)))
         try:
             with ir.InsertionPoint(body):
                 tiles = [Tile(value, dims) for value, dims in zip(body.arguments, taken, strict=True)]
@@ -845,8 +857,9 @@ class OpWriter:
     def _share(self, value: ir.Value, tile: Tile, dims: Dims) -> float:
         """Returns which part of a change of layout counts: of one that is written before a loop, that of one turn."""
         is_made_here = tile.value == value  # a result, which is not yet written
-        is_before_loop = not is_made_here and not grows(tile, dims) and self._loop_that_takes(tile.value) is not None
-        return 1 / ASSUMED_TRIPS if is_before_loop else 1.0
+        loop = None if is_made_here or grows(tile, dims) else self._loop_that_takes(tile.value)
+        turned = itertools.dropwhile(lambda each: loop is None or each.loop != loop, self._around)
+        return 1 / math.prod(each.trips for each in turned)
 
     def _bound(self, kind: ir.Type, tile: Tile, dims: Dims) -> float:
         if tile.dims == dims and not tile.partial:
