@@ -637,7 +637,8 @@ class OpWriter:
         return True
 
     def _chain_in_place(self, op: ir.Operation, rule: Rule, operands: Sequence[ir.Value]) -> InPlace | None:
-        if self.planning.get("objective") != "time" or op.name not in OPS or not self._is_run_by_all(op):
+        is_by_time = self.planning.get("objective") == "time"
+        if not self._varying or not is_by_time or op.name not in OPS or not self._is_run_by_all(op):
             return None
         varying = {each.axis for each in self._manual.axes} & self._varying[-1].of(op.operands)
         varying |= {each.axis for each in _axes_of(rule.operands[0])}

@@ -14,6 +14,7 @@ from reshard.dialect_utils.tile_rules.partly_manual import ManualAxes
 from reshard.synthesis.layouts.layout import Factor, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
+from reshard.synthesis.network.topology import Topology
 
 MESH = Mesh.parse("x=4,y=2")
 X, Y = Factor("x", 1, 4), Factor("y", 1, 2)
@@ -120,6 +121,17 @@ def test_collectives_along_other_axes_are_refused(body):
 
 def test_permutes_of_all_devices_along_other_axes():
     local_modules.convert(partly(permuted("[[0, 2], [1, 3]]")))
+
+
+def test_a_collective_of_single_devices_outside_of_manual_computations_is_no_chain():
+    text = f"""sdy.mesh @mesh = <["x"=4, "y"=2]>
+      func.func public @main(%b: {M} {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}}) -> {M} {{
+        {summed(f"dense<{[[device] for device in range(8)]}> : tensor<8x1xi64>")}
+      }}""".replace("sdy.return", "func.return")
+    module = ir.Module.parse(text)
+    local_modules.convert(module, objective="time", topology=Topology.parse("v100:2x4"))
+    module.operation.verify()
+    assert "stablehlo.all_reduce" in str(module)
 
 
 def test_a_body_converts_among_the_devices_of_its_own_tile():
