@@ -15,6 +15,7 @@ their tile, and runs them on that part.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reshard.synthesis.hierarchy.device_groups import Groups
 from reshard.synthesis.layouts.layout import Factor
 from reshard.synthesis.layouts.mesh import Mesh
 
@@ -130,13 +132,15 @@ class ManualAxes:
         if "channel_handle" not in op.attributes:
             return False  # its ids are those of replicas of the program
         if op.name == "stablehlo.collective_permute":
-            groups = np.array(ir.DenseIntElementsAttr(op.attributes["source_target_pairs"])).reshape(-1, 2)
+            pairs = np.array(ir.DenseIntElementsAttr(op.attributes["source_target_pairs"])).reshape(-1, 2)
+            groups = tuple(map(tuple, pairs.tolist()))
         else:
             groups = groups_of(op, meshes)
-        return groups is not None and _are_along(mesh, groups, {each.axis for each in self.axes})
+        return groups is not None and _are_along(mesh, groups, frozenset(each.axis for each in self.axes))
 
 
-def _are_along(mesh: Mesh, groups: Iterable[Iterable[int]], named: set[str]) -> bool:
+@functools.lru_cache(maxsize=128)  # many collectives of a program have the same groups
+def _are_along(mesh: Mesh, groups: Groups, named: frozenset[str]) -> bool:
     """Returns whether devices of a group differ along the named axes alone, and all others have the same groups."""
     sizes = [size for _, size in mesh.axes]
     places = {

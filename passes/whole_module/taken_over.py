@@ -45,14 +45,19 @@ class TakenOver:
     Attributes:
       module: the module; None without one. problem: the reason; empty if there is a module.
       form: what its plans are made for, and whether its loops stay with XLA.
-      rows: a report row for each change of layout in it. remarks: what the pass says of single ops.
+      rows: a report row for each change of layout in it. said: what its passes said of single ops.
     """
 
     module: ir.Module | None
     problem: str = ""
     form: str = TIME
     rows: tuple[dict, ...] = ()
-    remarks: tuple[Diagnostic, ...] = ()
+    said: tuple[Diagnostic, ...] = ()
+
+    @property
+    def remarks(self) -> tuple[Diagnostic, ...]:
+        """Returns what was said, but for that of partly manual computations, which were written per device later on."""
+        return tuple(each for each in self.said if PARTLY_MANUAL not in each.message)
 
 
 def _writer(pipeline: Pipeline) -> SynthesizeCollectivesPass:
@@ -165,5 +170,4 @@ def take_over_as(form: str, planned: bytes, pipeline: Pipeline, session: Session
     rows = tuple(own.results.report_rows)
     if all(row["kind"] == "collective" for row in rows):  # the program's own, which are decomposed in any form
         return TakenOver(None, "no layout changes in it")
-    remarks = (each for each in own.results.diagnostics.having(REMARK) if PARTLY_MANUAL not in each.message)
-    return TakenOver(module, "", form, rows, tuple(remarks))
+    return TakenOver(module, "", form, rows, tuple(own.results.diagnostics.having(REMARK)))

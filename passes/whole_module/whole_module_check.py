@@ -31,7 +31,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
-from reshard.dialect_utils.hierarchy.explicit_collectives import PARTLY_MANUAL
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in
 from reshard.dialect_utils.platform import compat, progress
@@ -606,10 +605,9 @@ class WholeModuleCheck:
         """
         module, results = present(winner.module), self.session.results
         results.report_rows[len(results.report_rows) - len(self.rows) :] = winner.rows
-        replaced = {*winner.remarks, *(each for each in self.replanned.said if each.severity == REMARK)}
+        replaced = {*winner.said, *(each for each in self.replanned.said if each.severity == REMARK)}
         kept = [each for each in results.diagnostics.diagnostics if each not in replaced]
-        of_parts = [each for each in kept if PARTLY_MANUAL in each.message]  # which are written now
-        results.diagnostics.diagnostics[:] = [each for each in kept if each not in of_parts] + [*winner.remarks]
+        results.diagnostics.diagnostics[:] = [*kept, *winner.remarks]
         said = "XLA compiles no other form" if islands.problem else self._compared_whole(whole, islands)
         said = f"stock XLA computes wrong values: {wrong}" if wrong else said + reason
         has_sites = self.groups or not self.are_sites_planned and self.replanned.found.edges
