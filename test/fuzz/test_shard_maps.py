@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random programs in `jax.shard_map` whose collectives are decomposed, in a process that may hang or abort."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from batches import assert_right, checked
 
 WORKER = Path(__file__).with_name("shard_maps.py")
-TIMEOUT_S = 600
 FOUND = {  # seeds of programs that once failed, and what was wrong
     94: "a part of a sum went through devices that do not take the branch, and all waited",
     344: "a gather over a ring was replaced by itself, since the price was that of another order of its members",
@@ -19,35 +15,16 @@ FOUND = {  # seeds of programs that once failed, and what was wrong
 }
 
 
-def checked(first: int, count: int = 1) -> list[dict]:
-    """Returns the outcomes of some seeds. The assertion names the seed whose program aborts or hangs."""
-    command = [sys.executable, str(WORKER), str(first), str(count)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    try:
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
-        said, is_done, why = ran.stdout, ran.returncode == 0, ran.stderr[-2000:]
-    except subprocess.TimeoutExpired as late:
-        said, is_done, why = (late.stdout or b"").decode(), False, f"it runs for more than {TIMEOUT_S} s"
-    rows = [json.loads(line) for line in said.splitlines() if line.endswith("}")]
-    assert is_done and rows, f"{rows[-1:]}: {why}"
-    return [row for row in rows if "failures" in row]
-
-
-def assert_right(outcomes: list[dict]) -> None:
-    assert not [(row["seed"], *failure) for row in outcomes for failure in row["failures"]]
-    assert sum(bool(row["invalid"]) for row in outcomes) <= len(outcomes) // 5, "jax refuses too many programs"
-
-
 @pytest.mark.mostly_slow
 @pytest.mark.parametrize("seed", FOUND, ids=str)
 def test_programs_that_once_failed(seed):
-    outcomes = checked(seed)
+    outcomes = checked(WORKER, seed)
     assert_right(outcomes)
     assert outcomes[0]["again"] == 0
 
 
 def test_random_programs_give_the_same():
-    outcomes = checked(20_000, 24)
+    outcomes = checked(WORKER, 20_000, 24)
     assert_right(outcomes)
     assert sum(row["decomposed"] for row in outcomes) >= 6
 
@@ -56,7 +33,7 @@ def test_random_programs_give_the_same():
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(30_000, 31_500, 100))
 def test_many_random_programs_give_the_same(start):
-    outcomes = checked(start, 100)
+    outcomes = checked(WORKER, start, 100)
     assert_right(outcomes)
     assert sum(row["decomposed"] for row in outcomes) >= 20
     assert sum(row["again"] for row in outcomes) <= 3, "the second run finds much that the first has missed"
