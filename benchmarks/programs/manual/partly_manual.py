@@ -15,22 +15,19 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from benchmarks.programs.manual import shard_maps
+from benchmarks.programs.manual.shard_maps import RATE, weights_of
 from benchmarks.programs.program import Program, Setup, layout, normal
 
-RATE = 0.01
 BATCH = 2
 PARTS = 4  # of the rows, and of the layers of a pipeline
 MICROBATCHES = 8
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(shard_maps.Config):
     """Sizes of the model, the rows of a microbatch or of a part of the batch, and the length of a sequence."""
 
-    width: int
-    hidden: int
-    layers: int
-    rows: int
     length: int
     heads: int
 
@@ -158,14 +155,7 @@ def summed_gradients(mesh: Mesh, size: str) -> Setup:
     specs = {"in_specs": (P(), P("data")), "out_specs": P(), "axis_names": {"data"}, "check_vma": False}
 
     def initial():
-        weights = [
-            (
-                normal(2 * i, c.width, c.hidden, scale=c.width**-0.5),
-                normal(2 * i + 1, c.hidden, c.width, scale=c.hidden**-0.5),
-            )
-            for i in range(c.layers)
-        ]
-        return weights, normal(99, PARTS * c.rows, c.width)
+        return weights_of(c), normal(99, PARTS * c.rows, c.width)
 
     at = [(layout(mesh, None, "model"), layout(mesh, "model"))] * c.layers
     step = jax.jit(jax.shard_map(body, mesh=mesh, **specs), out_shardings=at)

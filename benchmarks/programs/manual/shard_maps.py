@@ -39,7 +39,8 @@ CONFIGS = {
 }
 
 
-def _weights(c: Config) -> list[tuple[jax.Array, jax.Array]]:
+def weights_of(c: Config) -> list[tuple[jax.Array, jax.Array]]:
+    """Returns for each layer the weights up, [width, hidden], and down, [hidden, width]."""
     return [
         (
             normal(2 * i, c.width, c.hidden, scale=c.width**-0.5),
@@ -61,7 +62,7 @@ def _step(mesh: Mesh, body, c: Config, weights_spec: P, rows_spec: P) -> Setup:
     specs = [(weights_spec, weights_spec)] * c.layers
     mapped = jax.shard_map(body, mesh=mesh, in_specs=(specs, rows_spec), out_specs=specs, check_vma=False)
     at = jax.tree.map(lambda spec: layout(mesh, *spec), (specs, rows_spec), is_leaf=lambda each: isinstance(each, P))
-    return Setup(jax.jit(mapped), lambda: (_weights(c), normal(99, PARTS * c.rows, c.width)), at)
+    return Setup(jax.jit(mapped), lambda: (weights_of(c), normal(99, PARTS * c.rows, c.width)), at)
 
 
 def data_parallel(mesh: Mesh, size: str) -> Setup:
