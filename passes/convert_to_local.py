@@ -99,6 +99,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             pin_results(module, found.open_results)
             strip_findings(module)
         refuse_unfit(module, self.network, session.options.compile_for)
+        decomposed = (row["site"] for row in session.results.report_rows if row["kind"] == "collective")
         written = local_modules.convert(
             module,
             self.written_for,
@@ -106,6 +107,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             compares_products=self.products == LEAST_TIME,
             release_bytes=self.release,
             keeps_sums=self.keep_sums,
+            first=1 + max(decomposed, default=-1),
             **self._planning(),
         )
         for each in written.left:

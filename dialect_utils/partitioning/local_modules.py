@@ -85,6 +85,7 @@ def convert(
     compares_products: bool = False,
     release_bytes: float = 0.0,
     keeps_sums: bool = False,
+    first: int = 0,
     **planning: Any,
 ) -> Written:
     """Converts each public function whose values are split; other functions stay.
@@ -97,6 +98,7 @@ def convert(
       release_bytes: how many bytes less a device is to hold at the fullest moment: conversions whose result is needed
         late are written again there.
       keeps_sums: whether sums that the program itself has, in manual computations, stay in their order.
+      first: the number of the first conversion; those before it are of chains that the module has already.
       planning: options of `plan` for the changes of layout: `objective`, `topology`, `memory_limit`.
     Raises: DiagnosedError at the first op that does not run on tiles and is not left; the module is then unchanged.
     """
@@ -104,18 +106,18 @@ def convert(
         return Written()
     how = How(platform, planning, compares_products, release_bytes, keeps_sums)
     try:
-        return _convert(module, stay, how)
+        return _convert(module, stay, how, first)
     except DiagnosedError:
         if stay == NONE or not any(op.name == "func.call" for op in ops_in(module.operation)):
             raise
         rehearsed = ir.Module.parse(str(module))  # the module stays as it is if an op cannot be left in it either
         remove_call_barriers(inline_calls(rehearsed.operation))
-        _convert(rehearsed, stay, how)
+        _convert(rehearsed, stay, how, first)
     remove_call_barriers(inline_calls(module.operation))
-    return _convert(module, stay, how)
+    return _convert(module, stay, how, first)
 
 
-def _convert(module: ir.Module, stay: str, how: How) -> Written:
+def _convert(module: ir.Module, stay: str, how: How, first: int) -> Written:
     analysis = _analysed(module)
     functions = [_Function(each, analysis, stay) for each in public_functions(analysis.originals)]
     written = [each for each in functions if each.is_to_be_converted()]
@@ -123,7 +125,7 @@ def _convert(module: ir.Module, stay: str, how: How) -> Written:
     try:
         conversions: list[Conversion] = []
         for function in written:
-            conversions += function.write(channels, how, conversions[-1].number + 1 if conversions else 0)
+            conversions += function.write(channels, how, conversions[-1].number + 1 if conversions else first)
     except Exception:
         for function in written:
             function.undo()

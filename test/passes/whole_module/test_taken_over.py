@@ -363,6 +363,21 @@ def test_nothing_is_said_of_partly_manual_computations_that_are_written_per_devi
     assert row["why"] == "a chain is faster than this all_reduce" and "reduce_scatter" in row["chain"]
 
 
+def test_conversions_have_other_numbers_than_collectives_that_are_decomposed_before():
+    text = summed_rows("stablehlo.add %b, %b").replace('manual_axes={"rows"}', 'manual_axes={"rows", "cols"}')
+    before = "%t = stablehlo.tanh %a : tensor<4096x4096xf32>\n"  # else the function is per device as it came
+    text = text.replace("{?}, {?}", "{}, {}").replace(
+        "%0 = sdy.manual_computation(%a)", f"{before}%0 = sdy.manual_computation(%t)"
+    )
+    with make_context() as context, ir.Location.unknown(context):
+        module, session = ir.Module.parse(text), Session()
+        options = {"topology": "v100:4x8"}
+        Pipeline.parse("decompose-collectives,convert-to-local").with_options(options).run(module, session)
+    kinds = [(row["site"], row["kind"]) for row in session.results.report_rows]
+    assert kinds[0] == (0, "collective") and [site for site, _ in kinds] == list(range(len(kinds)))
+    assert {kind for _, kind in kinds[1:]} == {"local"}
+
+
 def test_a_form_of_fewest_bytes_in_which_nothing_changes_is_none():
     """It is asked for since the form of least time lacks memory, of which the sum alone needs none."""
     text = summed_rows("stablehlo.optimization_barrier %b")
