@@ -4,7 +4,7 @@
 from pathlib import Path
 
 import pytest
-from batches import assert_right, checked
+from test_shard_maps import assert_right, checked
 
 WORKER = Path(__file__).with_name("partly_manual.py")
 FOUND = {  # seeds of programs that once failed, and what was wrong
