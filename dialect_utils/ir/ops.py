@@ -35,6 +35,8 @@ def owner_of_argument(value: ir.Value) -> ir.Operation:
 
 def ops_in(root: ir.Operation, order: ir.WalkOrder = ir.WalkOrder.PRE_ORDER) -> list[ir.Operation]:
     """Returns `root` and the ops nested in it, parents first or last."""
+    if not len(root.regions):
+        return [root.operation]  # to defer interrupts takes longer than most walks
     found: list[ir.Operation] = []
     append, advance = found.append, ir.WalkResult.ADVANCE
 

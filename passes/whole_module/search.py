@@ -96,6 +96,8 @@ class Search:
       starts: the sets that the policies propose. gains: of each group in seconds, as it is promised alone.
       budget: the most sets to search. effort: see `--effort`. least_s: what a set has to hope for.
       most_s: no set of sites gains more.
+      meanwhile: called while CPU devices' compiler is busy with sets, with the outcomes of `wholes`; returns modules that
+        will be asked for behind the search.
     """
 
     forms: CompiledForms
@@ -107,6 +109,7 @@ class Search:
     effort: int
     least_s: float
     most_s: float
+    meanwhile: Callable[[Sequence[Outcome]], Sequence[ir.Module]] = lambda outcomes: ()
 
     def found(self) -> Found:
         return self._by_promise() or self._by_measurement()
@@ -118,11 +121,21 @@ class Search:
         choice = self._choice(self.budget, self.least_s, goal_s=goal_s)
         if self._needs_no_islands(outcomes):
             return Found(choice, choice, outcomes)
-        if self.forms.target is None and len(self._first_sets()) > 1:
-            self.forms.foresee(self._first_sets())
+        if self.forms.target is None and self.starts:
+            self._begin_sets(outcomes)
         choice.run(self.starts)
         estimated = map(self.forms.estimated_whole, self.wholes, outcomes, [choice.outcome] * len(outcomes))
         return Found(choice, choice, list(estimated))
+
+    def _begin_sets(self, outcomes: Sequence[Outcome]) -> None:
+        """Has the first sets compiled at the same time, and what is behind them while the search goes on."""
+        first = self._first_sets()
+        self.forms.begin(first)
+        behind = self.meanwhile(outcomes)
+        if len(first) > 1:
+            self.forms.foresee(first)
+        if behind:
+            self.forms.begin(behind)
 
     def _needs_no_islands(self, outcomes: list[Outcome]) -> bool:
         """Returns whether a form that is written per device is clearly faster than any with islands can be, by its

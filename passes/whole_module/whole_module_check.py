@@ -83,7 +83,7 @@ if TYPE_CHECKING:  # loading it loads numpy
     from reshard.synthesis.network.program_time import ProgramTime
 
 MOST_ATTEMPTS = 8  # compilations of rewritten modules, times the effort
-LEAST_GAIN = 0.005  # share of the module's time that a compilation must hope to gain, divided by the effort
+LEAST_GAIN = 0.02  # share of the module's time that a compilation must hope to gain, divided by the effort
 _RELEASED_SHARES = (1.1, 2, 8)  # of the bytes that a form needs too many: the compiler differs from the model
 _MORE_THAN_PROMISED = 2  # so many times what sites gain alone they hardly gain together
 Change = tuple[tuple[int, ...], str]  # sites and the reason
@@ -417,7 +417,7 @@ class WholeModuleCheck:
             wholes = [*wholes, fewest]
             outcomes.append(self.forms.outcome_of_whole(fewest, choice.outcome))
             winner = self._clearly_best(outcomes, choice)
-        if winner is None and wholes and (beside := self._beside_loops()) is not None:
+        if winner is None and wholes and (beside := self._beside_loops) is not None:
             wholes = [*wholes, beside]
             in_vain = found.unless_asked_in_vain(beside)
             outcomes.append(in_vain or self.forms.outcome_of_whole(beside, choice.outcome))
@@ -461,7 +461,16 @@ class WholeModuleCheck:
         gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
         least_s = LEAST_GAIN / effort * none.seconds if stock.is_ok else 0.0
         most_s = self._most_promised_s() if stock.is_ok else none.seconds
-        return Search(self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s)
+        return Search(
+            self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s, self._written_meanwhile
+        )
+
+    def _written_meanwhile(self, outcomes: Sequence[Outcome]) -> list[ir.Module]:
+        """Returns the form beside its loops, if none of the forms with these outcomes is clearly faster than the module
+        as it came; it will hardly be written in vain then."""
+        none = self.criterion.outcome(self.forms.stock, self.forms.stock, 0)
+        is_needed = outcomes and not any(not each.problem and is_clearly_faster(each, none) for each in outcomes)
+        return [present(self._beside_loops.module)] if is_needed and self._beside_loops is not None else []
 
     def _most_promised_s(self) -> float:
         """Returns what no set of sites gains, by what they gain alone, and where that is not known by the bound."""
@@ -505,6 +514,7 @@ class WholeModuleCheck:
         able = [i for i, each in enumerate(outcomes) if each.of and may_replace(stock, each.of)]
         return min(able, key=lambda i: outcomes[i].seconds, default=None)
 
+    @functools.cached_property
     def _beside_loops(self) -> TakenOver | None:
         """Returns the form in which the loops alone stay with XLA, if there are any."""
         if not any(op.name in LOOPS for op in ops_in(self.original.operation)):

@@ -225,6 +225,9 @@ class FakeChild:
         """Foresees nothing, so that `asked` lists what was needed; `foreseen` lists the requests."""
         self.foreseen += requests
 
+    def begin(self, requests):
+        self.foresee(requests)
+
 
 def independent(count: int) -> str:
     """Returns a function that returns its arguments in another layout; each argument is larger than the one before."""
