@@ -51,6 +51,7 @@ class AssignLayoutsPass(NetworkOptions, Pass):
     guarantees = (
         "every argument and result of the function that is a tensor has a sharding",
         "with `annotations=keep`, the closed dimensions of shardings that the module had are as they were",
+        "with `signature=keep`, arguments and results have the layouts that they had after propagation",
         "no op computes anything else: constraints are added, and calls are inlined",
     )
     states_shardings = True
@@ -66,6 +67,11 @@ class AssignLayoutsPass(NetworkOptions, Pass):
     annotations: str = option(
         KEEP,
         "what becomes of the shardings that the module has: they are kept, or taken out first",
+        choices=(KEEP, FREE),
+    )
+    signature: str = option(
+        FREE,
+        "the layouts of arguments and results that the module leaves open: chosen too, or those of propagation",
         choices=(KEEP, FREE),
     )
     tactics: str = option(
@@ -89,11 +95,16 @@ class AssignLayoutsPass(NetworkOptions, Pass):
         from reshard.passes.layouts import assigning
 
         mesh = self.mesh_of(module)
+        if self.signature == KEEP:
+            from reshard.dialect_utils.assignment.signatures import keep_signatures
+
+            keep_signatures(module, mesh)
         found = assigning.assign(
             module,
             mesh,
             self.network,
             keeps_annotations=self.annotations == KEEP,
+            keeps_signature=self.signature == KEEP,
             memory_limit=self.memory_limit or None,
             tactics=self._tactics(),
         )

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reshard.synthesis.assignment.factored_program import Dims, FactoredOp, FactoredProgram, Tensor
 from reshard.synthesis.assignment.lives import Region, schedule_of
 from reshard.synthesis.layouts.mesh import Mesh
-from reshard.synthesis.layouts.sharding import Sharding
+from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
 from ..analysis.named_values import name_of
 from ..ir.diagnostics import error_at
@@ -55,6 +55,7 @@ class FactoredModule:
       ops: for each op of the program, the number of the module's op as in `Place`; None for one that has none.
       operand_numbers: for each op of the program, the numbers that its operands have in the module's op.
       names: of the module's ops, as `Place` counts them.
+      stated: tensor -> the sharding that the module states for it, and that is kept.
     """
 
     program: FactoredProgram
@@ -64,10 +65,24 @@ class FactoredModule:
     ops: tuple[int | None, ...]
     operand_numbers: tuple[tuple[int, ...], ...]
     names: tuple[str, ...]
+    stated: dict[int, Sharding]
+
+    def as_stated(self, tensor: int, layout: Sharding | None) -> Sharding | None:
+        """Returns the layout of a tensor with the axes of each dimension in the order in which the module states them,
+        if they are the same."""
+        if layout is None or tensor not in self.stated:
+            return layout
+        pairs = zip(layout.dims, self.stated[tensor].dims, strict=True)
+        return replace(layout, dims=tuple(stated if same_axes(dim, stated) else dim for dim, stated in pairs))
 
     def is_of(self, module: ir.Module) -> bool:
         """Returns whether a module has the same ops, so that layouts for one can be written into the other."""
         return self.names == _names(ops_in(module.operation))
+
+
+def same_axes(one: Sequence[AxisRef], other: Sequence[AxisRef]) -> bool:
+    """Returns whether a dimension is split by the same axes, whichever of them comes first."""
+    return len(one) == len(other) and set(one) == set(other)
 
 
 def inline_calls_of(module: ir.Module) -> None:
@@ -85,7 +100,7 @@ def factored_module(module: ir.Module, mesh: Mesh | None = None) -> FactoredModu
     Args:
       mesh: the one that layouts are chosen for; None if it does not matter.
     Raises: NotPropagatedError, DiagnosedError: as for `analyse`; also with several public functions, and for a sharding
-      on another mesh, or one that splits by parts of axes or not in the order of the mesh's axes.
+      on another mesh, or one that splits by parts of axes.
     """
     clone = prepare(*tagged_clone(module))
     run_pipeline(clone.prepared, _RULES, False)
@@ -113,6 +128,7 @@ class _Reader:
     free: set[ir.Value] = field(default_factory=set)
     places: dict[int, list[Place]] = field(default_factory=dict)
     pinned: dict[int, tuple[tuple[str, ...] | None, ...]] = field(default_factory=dict)
+    stated: dict[int, Sharding] = field(default_factory=dict)  # of those that are pinned
     items: list[int | Region] = field(default_factory=list)  # of the region that is read
     views: set[int] = field(default_factory=set)  # ops that give a layout to a value, which need not be in memory twice
     number_of: dict[int, int] = field(init=False)  # index of an op -> its number without the meshes
@@ -168,6 +184,7 @@ class _Reader:
             tuple(self.origins),
             tuple(self.numbers),
             _names(self.clone.originals),
+            self.stated,
         )
 
     # ---- tensors
@@ -191,6 +208,8 @@ class _Reader:
     def _pin(self, tensor: int, attr: ir.Attribute | None, where: ir.Operation) -> bool:
         """Keeps the layout that somebody asks for, but for open dimensions; returns whether there is one to keep.
 
+        Which of two axes that split one dimension comes first makes no difference to the choice: tiles are as large.
+
         Raises: DiagnosedError for one that is none of those that layouts are chosen from.
         """
         if attr is None:
@@ -200,13 +219,16 @@ class _Reader:
             return False
         if any(sharding.dims) and (problem := self._unusual(sharding, mesh_of(attr, self.meshes))):
             raise error_at(where, f"the sharding {sharding} {problem}; annotations=free leaves such shardings out")
+        mesh = mesh_of(attr, self.meshes)
+        order = {} if mesh is None else {name: at for at, name in enumerate(mesh.axis_names)}
         pinned = tuple(
-            None if dim in sharding.open_dims else tuple(axis.name for axis in axes)
+            None if dim in sharding.open_dims else tuple(sorted((axis.name for axis in axes), key=order.__getitem__))
             for dim, axes in enumerate(sharding.dims)
         )
         if all(each is None for each in pinned):
             return False
         self.pinned[tensor] = pinned
+        self.stated[tensor] = sharding
         return True
 
     def _unusual(self, sharding: Sharding, mesh: Mesh | None) -> str:
@@ -216,9 +238,6 @@ class _Reader:
         for axes in sharding.dims:
             if any(axis.size is not None for axis in axes):
                 return "splits by a part of an axis"
-            order = [mesh.axis_names.index(axis.name) for axis in axes]
-            if order != sorted(order):
-                return "splits a dimension by axes in another order than the mesh has them"
         return ""
 
     def _inside(self, pinned: int, runs: int) -> int:

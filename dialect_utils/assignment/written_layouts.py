@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from reshard.synthesis.assignment.layout_problem import Assignment
 from reshard.synthesis.layouts.mesh import Mesh
-from reshard.synthesis.layouts.sharding import Sharding
+from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
 from ..analysis.module_analysis import Analysis, analyse
 from ..ir.functions import functions_of, public_functions, signature
@@ -26,7 +26,7 @@ from ..platform.bindings import ir, sdy
 from ..platform.typed import present
 from ..shardings.annotations import constraints_of
 from ..shardings.sdy_shardings import SHARDING, Shardings, module_meshes, sharding_to_attr
-from .factored_modules import FactoredModule, Place
+from .factored_modules import FactoredModule, Place, same_axes
 
 MESH = "mesh"  # the name of the mesh that a module gets if it has none like it
 MOST_GROWING = 16  # propagations, in which constraints are added
@@ -59,15 +59,16 @@ def write_layouts(module: ir.Module, factored: FactoredModule, assignment: Assig
         if _PARTITIONS in module.operation.attributes:
             kind = ir.IntegerType.get_signless(32)
             module.operation.attributes[_PARTITIONS] = ir.IntegerAttr.get(kind, mesh.size)
-        return _Writer(module, factored, assignment, _mesh_symbol(module, mesh), ops).write()
+        return _Writer(module, factored, assignment, mesh_symbol(module, mesh), ops).write()
 
 
-def free_of_shardings(module: ir.Module) -> None:
-    """Takes out the sharding constraints of a module, and the shardings of arguments and results of its functions."""
+def free_of_shardings(module: ir.Module, *, keeps_signatures: bool = False) -> None:
+    """Takes out the sharding constraints of a module, and the shardings of arguments and results of its functions if
+    they are not to be kept."""
     for op in constraints_of(module):
         op.results[0].replace_all_uses_with(op.operands[0])
         op.erase()
-    for function in functions_of(module.operation):
+    for function in () if keeps_signatures else functions_of(module.operation):
         for name in ("arg_attrs", "res_attrs"):
             if name in function.attributes:
                 held = [ir.DictAttr(each) for each in ir.ArrayAttr(function.attributes[name])]
@@ -76,7 +77,8 @@ def free_of_shardings(module: ir.Module) -> None:
                     function.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in kept])
 
 
-def _mesh_symbol(module: ir.Module, mesh: Mesh) -> str:
+def mesh_symbol(module: ir.Module, mesh: Mesh) -> str:
+    """Returns the symbol of a mesh in a module, which gets it if it has none; in its context."""
     meshes = module_meshes(module)
     for symbol, each in meshes.items():
         if each == mesh:
@@ -282,6 +284,7 @@ class _Writer:
                 entries = {each.name: each.attr for each in attributes[number]} if attributes else {}
                 if isinstance(kind, ir.RankedTensorType):
                     layout = None if tensor is None else self.assignment.layouts[tensor]
+                    layout = None if tensor is None else self.factored.as_stated(tensor, layout)
                     entries[SHARDING] = self._attr(layout or Sharding(((),) * ir.RankedTensorType(kind).rank))
                 if name == "arg_attrs" and self._is_donated_elsewhere(entries, tensor):
                     del entries[ALIASED]
@@ -345,7 +348,7 @@ class _Writer:
             for attr in analysis.layouts.get(serial, ()):
                 nth = attr and analysis.nth_sharding(attr, place[1])
                 dims = shardings[nth].dims if nth is not None else ((),) * wanted.rank
-                if dims != wanted.dims:
+                if not _split_alike(dims, wanted.dims):
                     return True
         return False
 
@@ -387,6 +390,11 @@ class _Writer:
         for each in reversed(taken):
             each.put_back()
         return False
+
+
+def _split_alike(one: Sequence[Sequence[AxisRef]], other: Sequence[Sequence[AxisRef]]) -> bool:
+    """Returns whether two layouts split each dimension by the same axes, whichever of them comes first."""
+    return one == other or all(map(same_axes, one, other))
 
 
 def _is_from_outside_of_a_loop(user: ir.Operation, operand: int) -> bool:

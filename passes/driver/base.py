@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.ir.diagnostics import Collector, Diagnostic
+from reshard.passes.driver.registry import GIVEN
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.platform.bindings import ir
@@ -58,6 +59,7 @@ class RunOptions:
       xla_child: the child process that runs XLA; None for the one that this process shares.
       with_traffic: whether the whole-module check also lists the longest collectives of both modules, for reports.
       effort: the search for the best set of sites compiles so many times as many modules.
+      layouts: whether layouts between arguments and results are those of propagation (`GIVEN`), or may be `CHOSEN`.
     """
 
     input: str = "-"
@@ -66,6 +68,7 @@ class RunOptions:
     xla_child: XlaChild | None = None
     with_traffic: bool = False
     effort: int = 1
+    layouts: str = GIVEN
 
 
 @dataclasses.dataclass

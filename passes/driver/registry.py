@@ -46,6 +46,8 @@ EMISSIONS = {MANUAL: DEFAULT_PIPELINE, "sdy": DEFAULT_PIPELINE, "local": "reshar
 COMPARED = (MANUAL, AUTO)  # those that the whole-module check compares with stock XLA
 
 
+GIVEN, CHOSEN = "given", "chosen"  # layouts between the arguments and results of a program; values of --layouts
+
 # Passes of MLIR, Shardy and StableHLO that every supported jaxlib has; there are more. The passes in the second list
 # run on functions.
 MLIR_PASSES = (

@@ -105,6 +105,7 @@ def chosen(
     network: SiteNetwork,
     *,
     keeps_annotations: bool = True,
+    keeps_signature: bool = False,
     memory_limit: int | None = None,
     tactics: Mapping[str, Tactic] | None = None,
     time_limit_s: float = TIME_LIMIT_S,
@@ -113,6 +114,8 @@ def chosen(
     """Returns the best layouts on a mesh for a module, which is prepared for `written`, in place.
 
     Args:
+      keeps_annotations, keeps_signature: whether the shardings of the module are kept, or those of its arguments and
+        results at least.
       tactics: axis -> what it may be for; other axes may be for anything.
     Raises:
       NotBelowError: they take `below_s` or longer, by the model.
@@ -126,11 +129,12 @@ def chosen(
         check(tactics, mesh.axis_names)
     except TacticError as error:
         raise error_at(module.operation, str(error)) from None
-    key = compat.bytecode(module), mesh, network.text, keeps_annotations, memory_limit, tuple(sorted(tactics.items()))
+    kept_parts = keeps_annotations, keeps_signature
+    key = compat.bytecode(module), mesh, network.text, kept_parts, memory_limit, tuple(sorted(tactics.items()))
     if (kept := _kept(_made, key, module)) is not None:
         return kept
     if not keeps_annotations:
-        free_of_shardings(module)
+        free_of_shardings(module, keeps_signatures=keeps_signature)
     inline_calls_of(module)
     progress.at("assign-layouts: the program as ops with factors")
     factored = factored_module(module, mesh)

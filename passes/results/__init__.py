@@ -3,6 +3,7 @@
 
 __all__ = [
     "checks",
+    "chosen_layouts",
     "module_verification",
     "report",
     "result_cache",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from reshard.passes.driver.registry import AUTO
+from reshard.passes.driver.registry import AUTO, CHOSEN
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.platform.bindings import ir
@@ -43,6 +43,16 @@ def is_rewritten(rows: Sequence[dict]) -> bool:
     return any(row.get("is_rewritten") for row in rows)
 
 
+def is_changed(session: Session, first_row: int = 0, first_check: int = 0) -> bool:
+    """Returns whether what came in is not what is handed over: a site is rewritten, or other layouts are chosen.
+
+    Args:
+      first_row, first_check: of the rows and checks of the session that count.
+    """
+    has_layouts = any(each.layouts for each in session.results.checks[first_check:])
+    return has_layouts or is_rewritten(session.results.report_rows[first_row:])
+
+
 def can_be_rewritten(rows: Sequence[dict]) -> bool:
     """Returns whether a site of these report rows is rewritten, or could be.
 
@@ -71,6 +81,29 @@ def run_and_checked(
         be known about its sites for that.
       needs_run: whether it has to be called with all of `pipeline`, as where the passes are watched.
     """
+    asked = {"compiles": compiles, "value_bytes": value_bytes, "needs_run": needs_run}
+    if session.options.layouts != CHOSEN:
+        return _run_and_checked(parse_original, run, pipeline, session, **asked)
+    from reshard.passes.results import chosen_layouts
+
+    def as_given() -> ir.Module:
+        return _run_and_checked(parse_original, run, pipeline, session, **asked)
+
+    problem = chosen_layouts.problem_of(pipeline, **asked)
+    return chosen_layouts.best(as_given, parse_original, pipeline, session, value_bytes, problem)
+
+
+def _run_and_checked(
+    parse_original: Callable[[], ir.Module],
+    run: Callable[[Pipeline], ir.Module],
+    pipeline: Pipeline,
+    session: Session,
+    *,
+    compiles: bool,
+    value_bytes: int | None,
+    needs_run: bool,
+) -> ir.Module:
+    """Returns what `run_and_checked` does, with the layouts that the module has."""
     first_row, before, begun = len(session.results.report_rows), len(session.results.checks), None
     if compiles and not needs_run and pipeline.emission == AUTO:
         from reshard.passes.whole_module import whole_module_check

@@ -145,6 +145,9 @@ def _check_text(check: Check, name: str) -> str:
         lines.append(f"  left to XLA again: site {', '.join(map(str, sites))}: {problem}")
     if check.not_taken_over:
         lines.append(f"  not written per device as a whole: {check.not_taken_over}")
+    if check.layouts:
+        how = counted(check.layouts, "constraint")
+        lines.append(f"  layouts between arguments and results are chosen, by {how}; sites are those of these layouts")
     if check.wrong_stock:
         lines.append(f"  written per device as a whole, since stock XLA computes wrong values: {check.wrong_stock}")
     for sites, reason in check.added:
@@ -281,6 +284,8 @@ def _check_dict(check: Check) -> dict:
         changes["promised"] = check.promised
     if check.not_taken_over:
         changes["not_taken_over"] = check.not_taken_over
+    if check.layouts:
+        changes["layout_constraints"] = check.layouts
     if check.wrong_stock:
         changes["wrong_stock"] = check.wrong_stock
     listed = {} if check.traffic is None else {"traffic": check.traffic}

@@ -115,6 +115,23 @@ def check(
     return module
 
 
+def judged(
+    module: ir.Module, pipeline: Pipeline, session: Session, *, most_bytes: int = checks.MOST_VALUE_BYTES
+) -> ValuesCheck:
+    """Returns what a run of a module by stock XLA says, beside a run of it on one device. Its status is WRONG,
+    NOT_CHECKED, or that of a module which is right."""
+    checker, start_s = _Checker(module, module, pipeline, session, [], most_bytes, False), time.perf_counter()
+    with module.context, ir.Location.unknown():
+        progress.at("checking values")
+        try:
+            verdict, outputs = checker.verdict_on_stock()
+        except _NotChecked as reason:
+            return ValuesCheck(NOT_CHECKED, str(reason))
+    message = _problem_of(verdict) if verdict.status in (FAILED, WRONG) else verdict.message
+    status = {UNKNOWN: NOT_CHECKED, FAILED: WRONG}.get(verdict.status, verdict.status)
+    return ValuesCheck(status, message, outputs=outputs, runs=2, seconds=time.perf_counter() - start_s)
+
+
 def problem_of_stock(
     original: ir.Module, pipeline: Pipeline, session: Session, *, most_bytes: int = checks.MOST_VALUE_BYTES
 ) -> str:
@@ -167,6 +184,12 @@ class _Checker:
         return self._without_what_is_wrong(found, stock)
 
     def problem_of_stock(self) -> str:
+        verdict, _ = self.verdict_on_stock()
+        return _problem_of(verdict) if verdict.status == WRONG else ""
+
+    def verdict_on_stock(self) -> tuple[module_verification.Verdict, int]:
+        """Returns what a run of the original, beside one on one device, says of stock XLA, and how many outputs there
+        are."""
         self._refuse_what_cannot_run()
         self._refuse_what_is_large()
         numbered = self._copy(self.original)
@@ -176,7 +199,7 @@ class _Checker:
             found = module_verification.verify(numbered, None, devices, self._child, seed=SEED, timeout_s=MOST_SECONDS)
         except DiagnosedError as error:
             raise _NotChecked(error.diagnostics[0].message) from None
-        return _problem_of(found.stock) if found.stock.status == WRONG else ""
+        return found.stock, found.outputs
 
     # ---- programs that are not run
 

@@ -107,6 +107,7 @@ class Check:
       taken_over: if ours is the module written per device as a whole, what its plans are made for; else empty.
       not_taken_over: why it is not, though that was tried; empty if it is or was not tried.
       wrong_stock: where stock XLA computes wrong values, if that is why it is taken over; else empty.
+      layouts: how many constraints say the layouts of ours, if these are chosen; 0 if they are those of propagation.
     """
 
     stock: Compiled
@@ -124,6 +125,7 @@ class Check:
     taken_over: str = ""
     not_taken_over: str = ""
     wrong_stock: str = ""
+    layouts: int = 0
 
 
 def check(
@@ -733,7 +735,7 @@ class WholeModuleCheck:
         """Returns the longest collectives of the original and of the module that is handed over, if asked for."""
         if not self.session.options.with_traffic:
             return None
-        return _traffic(self.original, rewritten, self.child, self.criterion.network, self.target, rows)
+        return traffic_of(self.original, rewritten, self.child, self.criterion.network, self.target, rows)
 
     # Words
 
@@ -804,7 +806,7 @@ def with_ours(
     network, devices = SiteNetwork(check.topology), devices_of(original)
     time = ModuleCriterion(BETTER, network, devices).time(check.stock, ours) if ours.is_ok else None
     added = tuple((left, why) for each, why in check.added if (left := tuple(site for site in each if site in sites)))
-    traffic = check.traffic and _traffic(original, rewritten, child, network, check.target)
+    traffic = check.traffic and traffic_of(original, rewritten, child, network, check.target)
     taken_over = check.taken_over if rewritten is not None else ""
     return replace(
         check,
@@ -817,7 +819,7 @@ def with_ours(
     )
 
 
-def _traffic(
+def traffic_of(
     original: ir.Module,
     rewritten: ir.Module | None,
     child: xla_child.XlaChild,
@@ -825,6 +827,8 @@ def _traffic(
     target: Target | None,
     rows: Sequence[dict] = (),
 ) -> dict[str, Any] | None:
+    """Returns the longest collectives of a module and of its rewritten form, as `passes.traffic.summary` has them; None
+    if it has no function main."""
     from reshard.passes.traffic.summary import summary_of  # reports alone need it
 
     progress.at("whole-module check: listing collectives")

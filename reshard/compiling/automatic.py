@@ -305,7 +305,7 @@ def _compiled(
 
     def tree_of(tree, tensors: Sequence[int | None]):
         leaves, shape = jax.tree.flatten(tree)
-        some = [None if tensor is None else layouts[tensor] for tensor in tensors]
+        some = [None if tensor is None else factored.as_stated(tensor, layouts[tensor]) for tensor in tensors]
         named = [_named(mesh, each, len(leaf.shape)) for each, leaf in zip(some, leaves, strict=True)]
         return jax.tree.unflatten(shape, named)
 

@@ -28,7 +28,7 @@ from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import COMPARED
 from reshard.passes.results import report, result_cache
-from reshard.passes.results.checks import effort_of, is_rewritten, run_and_checked
+from reshard.passes.results.checks import effort_of, is_changed, run_and_checked
 from reshard.passes.results.result_cache import Output
 from reshard.passes.sites.network import UNKNOWN, of_target, topology_of
 from reshard.planning import device_networks
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from reshard.synthesis.network.topology import Topology
 
 _OF_PASSES = ("policy", "oracle", "topology", "memory_limit")
-_OF_RUNS = ("emit", "compile_for", "check", "effort", "verify_values", "verify_values_bytes")
+_OF_RUNS = ("emit", "compile_for", "check", "effort", "layouts", "verify_values", "verify_values_bytes")
 _log = logging.getLogger("reshard.optimize")
 
 
@@ -153,8 +153,9 @@ def optimize(
       **options: `policy`, "better", "strict" or "always"; `topology`: the network, a preset such as "h100:4", the path
         of a TOML file, or a `Topology`, by default that of the program's devices; `memory_limit`, such as "12GiB";
         `compile_for`: a target such as "tpu:v5e:2x4", whose compiler decides; `effort`: how many times longer to
-        search; `emit`, "manual", "sdy", "local" or "auto"; `verify_values`:
-        if it is true, both modules run on small random inputs, and rewrites that change values are taken back. See
+        search; `layouts`: "chosen" if those between
+        arguments and results may be others than propagation finds; `emit`, "manual", "sdy", "local" or "auto";
+        `verify_values`: if it is true, both modules run on small random inputs, and rewrites that change values are taken back. See
         docs/jax.md for these and more options.
     Returns: a `Result`. `lowered` is set if `program` is a lowered program, and `exported` if it is an export;
       `module` and `report` are always set.
@@ -311,8 +312,8 @@ def _output(
 
         asked = {"compiles": checks.compiles, "value_bytes": checks.value_bytes}
         result = run_and_checked(lambda: file.chunks()[0].parse(context), run, pipeline, session, **asked)
-        has_rewrites = is_rewritten(session.results.report_rows)
-        return Output(compat.bytecode(result) if has_rewrites else b"", not has_rewrites)
+        has_changes = is_changed(session)
+        return Output(compat.bytecode(result) if has_changes else b"", not has_changes)
 
 
 def _tell(found: Optimized, source: bytes, settings: Mapping[str, Any], name: str) -> None:
@@ -480,4 +481,8 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
 
 
 def _session(settings: Mapping[str, Any]) -> Session:
-    return Session(RunOptions(compile_for=target_in(settings), effort=effort_of(settings["effort"])))
+    return Session(
+        RunOptions(
+            compile_for=target_in(settings), effort=effort_of(settings["effort"]), layouts=settings["layouts"]
+        )
+    )

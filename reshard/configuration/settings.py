@@ -137,6 +137,12 @@ def _emissions() -> tuple[str, ...]:
     return tuple(EMISSIONS)
 
 
+def _layouts() -> tuple[str, ...]:
+    from reshard.passes.driver.registry import CHOSEN, GIVEN
+
+    return GIVEN, CHOSEN
+
+
 _ORACLE = "how the costs of stock XLA are found: `lone` compiles each site, or its op, on its own"
 _PROGRESS = "show progress on stderr when work takes longer than two seconds: on a terminal, always, or never"
 _MODES = ("auto", "on", "off")
@@ -167,6 +173,13 @@ SETTINGS: dict[str, Setting] = {
         ),
         Setting(
             "effort", "1", "how long to search for the best set of sites: so many times 8 compilations", check=effort_of
+        ),
+        Setting(
+            "layouts",
+            "given",
+            "layouts between arguments and results: those of propagation (given), or better ones where they make the "
+            "module clearly faster (chosen)",
+            _layouts,
         ),
         Setting(
             "compile_for",

@@ -21,6 +21,7 @@ rewritten, and in `wrong_left` if nothing was.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -47,13 +48,14 @@ from reshard.dialect_utils.xla.child import shared_child
 from reshard.passes.driver import registry
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.results import chosen_layouts
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.whole_module.module_cost import ModuleCriterion
 
 TIMEOUT_S = 60.0
-# Forms of the output, which stand where a policy may: the policy is then `better`. The last one is local, with all
-# conversions repeated that hold something.
-AUTO, LOCAL, RELEASED = "auto", "local", "released"
+# Forms of the output, which stand where a policy may: the policy is then `better`. `released` is local, with all
+# conversions repeated that hold something; `chosen` is auto with chosen layouts, which are taken if they may be.
+AUTO, LOCAL, RELEASED, CHOSEN = "auto", "local", "released", "chosen"
 _RELEASED = "import-gspmd,convert-to-local{release=1000000000000}"
 _FINDINGS = "find-mismatches,strip-findings"
 
@@ -172,9 +174,13 @@ def _refused_by_jax(subject: Subject) -> str:
 
 
 def _check(subject: Subject, policy: str, with_reference: bool, verifies_values: bool, outcome: Outcome) -> None:
-    is_checked = policy in ("better", AUTO)
+    is_checked = policy in ("better", AUTO, CHOSEN)
+    is_taken = mock.patch.object(chosen_layouts, "is_clearly_faster", return_value=True)
     try:
-        with mock.patch.dict(registry.EMISSIONS, {LOCAL: _RELEASED} if policy == RELEASED else {}):
+        with (
+            mock.patch.dict(registry.EMISSIONS, {LOCAL: _RELEASED} if policy == RELEASED else {}),
+            is_taken if policy == CHOSEN else contextlib.nullcontext(),
+        ):
             result = reshard.optimize(
                 subject.lowered, **_options(policy), check=is_checked, verify_values=verifies_values
             )
@@ -199,11 +205,11 @@ def _check(subject: Subject, policy: str, with_reference: bool, verifies_values:
         if stock.is_ok or is_checked:
             outcome.fail("refused", f"{ours.status}: {ours.message[:600]}")
         return
-    if is_checked and stock.is_ok and (problem := _problem(stock, ours, result.module, "better")):
+    if is_checked and stock.is_ok and (problem := _problem(stock, ours, result.module, policy)):
         claims_wrong = any(each.get("wrong_stock") for each in result.report.to_dict()["checks"])
         if not (claims_wrong and _is_stock_wrong(subject)):
             outcome.fail("worse", problem)
-    if policy not in (AUTO, LOCAL, RELEASED):
+    if policy not in (AUTO, LOCAL, RELEASED, CHOSEN):
         _check_again(result, policy, outcome)
     _check_values(subject, result, with_reference, policy, outcome)
 
@@ -211,6 +217,8 @@ def _check(subject: Subject, policy: str, with_reference: bool, verifies_values:
 def _options(policy: str) -> dict[str, str]:
     if policy == RELEASED:
         return {"emit": LOCAL}
+    if policy == CHOSEN:
+        return {"emit": AUTO, "layouts": CHOSEN}
     return {"emit": policy} if policy in (AUTO, LOCAL) else {"policy": policy, "emit": "manual"}
 
 
@@ -218,7 +226,7 @@ def _problem(stock, ours, module: str, policy: str) -> str:
     with make_context() as context:
         devices = devices_of(ir.Module.parse(module, context))
     network = SiteNetwork(f"cpu:{devices}")  # that of the devices of a lowered program
-    return ModuleCriterion(policy, network, devices).problem(stock, ours)
+    return ModuleCriterion("better", network, devices).problem(stock, ours, with_time=policy != CHOSEN)
 
 
 def _text(lowered: jax.stages.Lowered) -> str:

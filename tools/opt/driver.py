@@ -23,7 +23,7 @@ from reshard.passes.driver.elements import is_mlir_pass
 from reshard.passes.driver.instrumentation import Instrumentation
 from reshard.passes.driver.pipeline import Pipeline, PipelineError
 from reshard.passes.results import result_cache
-from reshard.passes.results.checks import is_rewritten, run_and_checked
+from reshard.passes.results.checks import is_changed, run_and_checked
 from reshard.passes.results.result_cache import Output
 from reshard.passes.results.summed_remarks import summed_up
 from reshard.passes.sites.network import UNKNOWN, of_target
@@ -143,7 +143,12 @@ class _Run:
         has_provenance = flags.report in ("html", "details")
         self.session = Session(
             RunOptions(
-                file.name, flags.compile_for, has_provenance, with_traffic=bool(flags.report), effort=flags.effort
+                file.name,
+                flags.compile_for,
+                has_provenance,
+                with_traffic=bool(flags.report),
+                effort=flags.effort,
+                layouts=flags.layouts,
             )
         )
         self.output_form = _output_form(flags, file)
@@ -232,6 +237,7 @@ class _Run:
             raise
         content = _with_names(chunk, read)
         rows_before, imported_before = len(self.session.results.report_rows), _imports(self.session)
+        checks_before = len(self.session.results.checks)
         contained.enter("running the passes")
         if self.flags.mlir_generate_reproducer:
             self._reproducer(chunk, self.flags.mlir_generate_reproducer).write("made before the pipeline ran")
@@ -241,10 +247,9 @@ class _Run:
             return read
 
         module = self._checked_as_a_whole(chunk, run)
-        rows = self.session.results.report_rows[rows_before:]
         contained.enter("writing")
         is_unchanged = module is read and self.session.running.content is content
-        if not is_unchanged and not is_rewritten(rows):
+        if not is_unchanged and not is_changed(self.session, rows_before, checks_before):
             original = chunk.parse(self.context)
             if _imports(self.session) > imported_before and self._imports_to_rewrite():
                 module = original

@@ -104,6 +104,8 @@ def flags_of_reproducer(flags: argparse.Namespace, pipeline: str, *, with_split:
     ]
     if flags.effort > 1:
         made.append(f"--effort={flags.effort}")
+    if flags.layouts != registry.GIVEN:
+        made.append(f"--layouts={flags.layouts}")
     if flags.compile_for:
         made.append(f"--compile-for={flags.compile_for}")
     if not flags.check:
@@ -278,6 +280,14 @@ def _add_rewriting(group) -> None:
         type=_mesh,
         metavar="AXES",
         help="with --auto-partition: the mesh, e.g. x=4,y=2 (default: the module's only mesh)",
+    )
+    group.add_argument(
+        "--layouts",
+        choices=(registry.GIVEN, registry.CHOSEN),
+        default=registry.GIVEN,
+        help="layouts between the arguments and the results of the program: those that propagation finds (given, "
+        "default), or better ones where they make the module clearly faster (chosen); arguments, results and what the "
+        "program constrains stay as they are",
     )
     group.add_argument(
         "--effort",

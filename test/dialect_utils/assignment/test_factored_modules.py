@@ -99,7 +99,6 @@ def test_shardings_of_the_module_are_pinned_but_for_open_dimensions():
     [
         ("@other, [{a}, {}]", 'is on the mesh <["a"=8]>, and layouts are chosen for <["x"=2, "y"=4]>'),
         ("@mesh, [{y:(1)2}, {}]", "splits by a part of an axis"),
-        ("@mesh, [{y, x}, {}]", "splits a dimension by axes in another order than the mesh has them"),
     ],
 )
 def test_shardings_that_layouts_are_not_chosen_from_are_refused(sharding, problem):

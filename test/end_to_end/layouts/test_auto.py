@@ -169,5 +169,9 @@ def test_arguments_of_auto_that_make_no_sense_are_named(rows_and_columns):
             reshard.auto(jnp.tanh, x, mesh="x=8", pinned=pinned)
     with pytest.raises(TypeError, match="mesh = 8 is no"):
         reshard.auto(jnp.tanh, x, mesh=8)
-    with pytest.raises(DiagnosedError, match="in another order than the mesh has them"):
-        reshard.auto(jnp.tanh, x, mesh="x=2,y=4", pinned={0: PartitionSpec(("y", "x"))})
+
+
+def test_axes_in_another_order_than_the_mesh_has_them_are_kept(rows_and_columns):
+    x, _ = rows_and_columns
+    found = reshard.auto(jnp.tanh, x, mesh="x=2,y=4", pinned={0: PartitionSpec(("y", "x"))})
+    assert found.in_shardings[0].spec == PartitionSpec(("y", "x"), None)

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts that are chosen between the arguments and the results of a program, where that makes it clearly faster.
+
+Propagation gives most tensors of a program their layouts, and takes the first one that fits. With `layouts=chosen` the
+pass assign-layouts looks for better ones: arguments and results stay as they are, and so does what the program itself
+constrains, so that callers see no difference. Then the module with these layouts goes through the pipeline and its
+checks like any other. What comes out takes the place of the module with the layouts of propagation if it is clearly
+faster than that, by the measure of `module_cost`, and needs no more memory than stock XLA's program.
+
+Sums are added up in another order then, as ever where layouts differ. XLA may compute ops wrongly in some layouts, so a
+module in which it partitions such an op is taken only if its values were found to be right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.platform import progress
+from reshard.dialect_utils.xla import child as xla_child
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.registry import ASSIGNMENT, AUTO, GIVEN
+from reshard.passes.plan_sites import PlanSitesPass
+from reshard.passes.results import checks, suspects
+from reshard.passes.sites.oracle import BETTER
+from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module.module_cost import ModuleCriterion, compared, is_clearly_faster
+from reshard.passes.whole_module.site_groups import names_sites
+from reshard.passes.whole_module.taken_over import LOOPS_STAY
+
+if TYPE_CHECKING:
+    from reshard.dialect_utils.platform.bindings import ir
+    from reshard.dialect_utils.xla.child import Compiled
+    from reshard.passes.driver.pipeline import Pipeline
+    from reshard.passes.whole_module.joint_choice import Outcome
+    from reshard.passes.whole_module.whole_module_check import Check
+
+_STAY = "layouts between arguments and results stay"
+_THAN = "with those of propagation"
+
+
+def problem_of(pipeline: Pipeline, *, compiles: bool, needs_run: bool, value_bytes: int | None) -> str:
+    """Returns in words why layouts cannot be chosen in a run; empty if they can."""
+    planning = _planning(pipeline)
+    if not compiles:
+        return "nothing is measured as a whole"
+    if pipeline.emission != AUTO or planning is None or planning.policy != BETTER or names_sites(pipeline):
+        return f"they are chosen with emit={AUTO}, policy={BETTER} and no sites named"
+    if any(each.name == ASSIGNMENT for each in pipeline.passes):
+        return f"the pipeline itself has {ASSIGNMENT}"
+    return "passes are watched, which would run twice" if needs_run else ""
+
+
+def best(
+    as_given: Callable[[], ir.Module],
+    parse_original: Callable[[], ir.Module],
+    pipeline: Pipeline,
+    session: Session,
+    value_bytes: int | None,
+    problem: str,
+) -> ir.Module:
+    """Returns the module after a pipeline and its checks, with chosen layouts if it is clearly faster with them.
+
+    Args:
+      as_given: returns it with the layouts of propagation, and records its results in `session`. If other layouts are
+        chosen, the results of the run with them take the place of these.
+      parse_original: returns the module before `pipeline`.
+      value_bytes: as for `checks.checked`. problem: why layouts are not to be chosen, which is said; empty if they are.
+    """
+    before = _Before.of(session)
+    given = as_given()
+    if problem:
+        session.remark(given.operation, f"{_STAY}: {problem}")
+        return given
+    contest = _Contest(parse_original, pipeline, session, value_bytes, before.check_of(session), given)
+    try:
+        with given.context:
+            found = contest.winner()
+    except DiagnosedError as error:
+        session.remark(given.operation, f"{_STAY}: {error.diagnostics[0].message}")
+        return given
+    if isinstance(found, str):
+        session.remark(given.operation, f"{_STAY}: {found}")
+        return given
+    before.replace_results(session, found.session)
+    session.results.checks[before.checks :] = [contest.check_of(found)]
+    said = contest.compared(found)
+    session.remark(found.module.operation, f"layouts between arguments and results are chosen: {said}")
+    return found.module
+
+
+def _planning(pipeline: Pipeline) -> PlanSitesPass | None:
+    return next((each for each in pipeline.passes if isinstance(each, PlanSitesPass)), None)
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What a session had recorded before a module came."""
+
+    rows: int
+    checks: int
+    value_checks: int
+    diagnostics: int
+    statistics: Counter[tuple[str, str]]
+
+    @classmethod
+    def of(cls, session: Session) -> _Before:
+        held = session.results
+        said = len(held.diagnostics.diagnostics)
+        return cls(len(held.report_rows), len(held.checks), len(held.value_checks), said, Counter(held.statistics))
+
+    def check_of(self, session: Session) -> Check | None:
+        """Returns the check of the module, if there is one."""
+        return session.results.checks[-1] if len(session.results.checks) > self.checks else None
+
+    def replace_results(self, session: Session, own: Session) -> None:
+        """Puts the results of another run in the place of those of the module."""
+        held, new = session.results, own.results
+        held.report_rows[self.rows :] = new.report_rows
+        held.checks[self.checks :] = new.checks
+        held.value_checks[self.value_checks :] = new.value_checks
+        held.diagnostics.diagnostics[self.diagnostics :] = new.diagnostics.diagnostics
+        held.statistics = self.statistics + new.statistics
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The module with chosen layouts after the pipeline and its checks, compiled, with the session of that run.
+
+    is_doubted: whether XLA may compute an op of it wrongly.
+    """
+
+    module: ir.Module
+    session: Session
+    compiled: Compiled
+    outcome: Outcome
+    is_doubted: bool
+
+    @property
+    def check(self) -> Check | None:
+        return self.session.results.checks[-1] if self.session.results.checks else None
+
+    @property
+    def constraints(self) -> int:
+        return self.session.results.statistics[ASSIGNMENT, "constraints"]
+
+
+class _Contest:
+    """The module with the layouts of propagation, `given`, beside forms with chosen layouts.
+
+    Args:
+      check: of `given`; None if nothing was compiled, since nothing could be rewritten in it.
+    """
+
+    def __init__(
+        self,
+        parse_original: Callable[[], ir.Module],
+        pipeline: Pipeline,
+        session: Session,
+        value_bytes: int | None,
+        check: Check | None,
+        given: ir.Module,
+    ):
+        self._parse, self._pipeline, self._session, self._value_bytes = parse_original, pipeline, session, value_bytes
+        self._network, self._target = _planning(pipeline).network, session.options.compile_for  # pyright: ignore[reportOptionalMemberAccess]
+        self._child = session.options.xla_child or xla_child.shared_child()
+        self._devices = devices_of(given)
+        self._criterion = ModuleCriterion(BETTER, self._network, self._devices)
+        self._check = check
+        self._stock = check.stock if check else self._compiled(given)
+        ours = check.ours if check else self._stock
+        self._given = self._criterion.outcome(self._stock, ours, 0)
+
+    def winner(self) -> _Chosen | str:
+        """Returns the form with chosen layouts if it may take the place of the given one, else in words why not.
+
+        Layouts are chosen without a limit, or with that of the caller; if they need more memory than stock XLA's
+        program, once more with as much as that. Raises: DiagnosedError if none can be chosen.
+        """
+        found = self._with_layouts(None)
+        limit = self._stock.limited_bytes if self._stock.is_ok else None
+        lacks_memory = self._criterion.missing_limit(self._stock, found.compiled) is not None
+        if found.outcome.problem and lacks_memory and limit and found.outcome.seconds < self._given.seconds:
+            found = self._with_layouts(limit)
+        if found.outcome.problem or not is_clearly_faster(found.outcome, self._given):
+            return self.compared(found)
+        return self._why_not_right(found) or found
+
+    def compared(self, found: _Chosen) -> str:
+        """Returns in words how the form with chosen layouts compares with the given one."""
+        return compared(found.outcome, self._given, "with chosen layouts", _THAN)
+
+    def check_of(self, found: _Chosen) -> Check:
+        """Returns the check of the module as it came, with the form with chosen layouts handed over."""
+        times = [self._criterion.time(self._stock, each) if each.is_ok else None for each in self._both(found)]
+        own = found.check
+        rows = found.session.results.report_rows
+        attempts = (own.attempts if own else 1) + (self._check.attempts if self._check else 0)
+        traffic = None
+        if self._session.options.with_traffic:
+            sides = self._parse(), found.module
+            traffic = whole_module_check.traffic_of(*sides, self._child, self._network, self._target, rows)
+        made = own or whole_module_check.Check(self._stock, found.compiled, (), True, self._target, self._network.text)
+        return replace(
+            made,
+            stock=replace(self._stock, from_cache=False),
+            ours=replace(found.compiled, from_cache=False),
+            stock_time=times[0],
+            our_time=times[1],
+            is_rewritten=True,
+            attempts=attempts,
+            traffic=traffic,
+            layouts=found.constraints,
+        )
+
+    def _both(self, found: _Chosen) -> tuple[Compiled, Compiled]:
+        return self._stock, found.compiled
+
+    def _with_layouts(self, memory_limit: int | None) -> _Chosen:
+        """Returns the module with the best layouts by the model, after the pipeline and its checks."""
+        progress.at("choosing layouts between arguments and results")
+        options = {"signature": "keep"}
+        if self._network.is_known:
+            options["topology"] = self._network.text
+        limits = [each for each in (memory_limit, self._network.memory_limit) if each is not None]
+        if limits:
+            options["memory-limit"] = str(min(limits))
+        pipeline = self._pipeline.with_layouts(options)
+        own = Session(replace(self._session.options, layouts=GIVEN))
+        module = self._parse()
+
+        def run(part: Pipeline) -> ir.Module:
+            part.run(module, own)
+            return module
+
+        is_doubted = self._is_doubted(pipeline)
+        value_bytes = checks.MOST_VALUE_BYTES if is_doubted and self._value_bytes is None else self._value_bytes
+        handed = checks.run_and_checked(self._parse, run, pipeline, own, compiles=True, value_bytes=value_bytes)
+        compiled = own.results.checks[-1].ours if own.results.checks else self._compiled(handed)
+        return _Chosen(handed, own, compiled, self._criterion.outcome(self._stock, compiled, 0), is_doubted)
+
+    def _compiled(self, module: ir.Module) -> Compiled:
+        how = {"target": self._target, "has_final": self._network.has_final}
+        return self._child.compile(str(module), self._devices, **how)
+
+    # Values
+
+    def _is_doubted(self, pipeline: Pipeline) -> bool:
+        """Returns whether XLA may compute an op wrongly in the chosen layouts, or did in those of propagation."""
+        if self._check is not None and self._check.wrong_stock:
+            return True
+        module = self._parse()
+        whole_module_check.import_shardings(module, pipeline, self._session)
+        return suspects.may_be_wrong(module)
+
+    def _why_not_right(self, found: _Chosen) -> str:
+        """Returns in words why a form may compute other values than the module; empty if it does not, as far as it is
+        known, or if nobody doubts it."""
+        from reshard.passes.results import values_check
+
+        form = found.check.taken_over if found.check else ""
+        if form and LOOPS_STAY not in form or not found.is_doubted and self._value_bytes is None:
+            return ""  # no op is left to XLA's partitioner, or it is known to be right
+        results = found.session.results
+        if not results.value_checks:  # no site is rewritten
+            most_bytes = self._value_bytes or checks.MOST_VALUE_BYTES
+            results.value_checks.append(
+                values_check.judged(found.module, self._pipeline, self._session, most_bytes=most_bytes)
+            )
+        status, why = results.value_checks[-1].status, results.value_checks[-1].message
+        if status == values_check.WRONG:
+            return f"XLA computes wrong values with chosen ones: {why}"
+        is_open = status in (values_check.NOT_CHECKED, values_check.GIVEN_BACK)
+        return f"XLA may compute wrong values with chosen ones: {why}" if found.is_doubted and is_open else ""
