@@ -4,10 +4,11 @@
     python -m benchmarks.whole_modules.policies [--programs NAME,...] [--topologies cpu:8,h100:2x4,v5e:2x2*2]
 
 A program is one of `python -m benchmarks.programs list`, or the path of an `.mlir` file; without a list, all whose
-libraries are installed. Each is lowered for as many devices as the topology has, is compiled by stock XLA for CPU
-devices, and goes through the pipeline and the whole-module check under each policy. Times are modelled on the topology,
-collectives and local work one after the other. `better` must not be slower than another column, nor need more memory
-than stock XLA; the exit status is 1 if it is, or if a program fails. Received bytes are those right after partitioning.
+libraries are installed. A policy is one of `reshard-opt`, or `chosen`, which is `better` with `--layouts=chosen`. Each
+program is lowered for as many devices as the topology has, is compiled by stock XLA for CPU devices, and goes through
+the pipeline and the whole-module check under each policy. Times are modelled on the topology, collectives and local
+work one after the other. `better` must not be slower than another column but `chosen`, nor need more memory than stock
+XLA; the exit status is 1 if it is, or if a program fails. Received bytes are those right after partitioning.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla.child import Compiled, shared_child
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.driver.registry import CHOSEN, GIVEN
+from reshard.passes.results.checks import run_and_checked
 from reshard.passes.sites.network import SiteNetwork
-from reshard.passes.sites.oracle import POLICIES
-from reshard.passes.whole_module import whole_module_check
+from reshard.passes.sites.oracle import BETTER, POLICIES
 from reshard.synthesis.common.text_table import markdown_table
 from reshard.synthesis.network.program_time import ProgramTime
 from reshard.synthesis.network.topology import Topology
@@ -129,16 +131,13 @@ def _measured(name: str, topology: str, options: argparse.Namespace) -> Row:
     sides = {"stock": _side(network.time_beside(stock, stock, devices), stock)}
     for policy in options.policies:
         start_s = time.perf_counter()
-        session = Session(RunOptions(effort=options.effort))
-        pipeline = Pipeline.emitting(options.emit, {"policy": policy, "topology": topology})
-        with make_context() as context, ir.Location.unknown(context):
-            module = ir.Module.parse(text)
-            try:
-                pipeline.run(module, session)
-                rows = list(session.results.report_rows)
-                whole_module_check.check(ir.Module.parse(text), module, pipeline, session, rows)
-            except DiagnosedError as error:
-                return Row(name, topology, {}, str(error).splitlines()[0])
+        is_chosen = policy == CHOSEN
+        session = Session(RunOptions(effort=options.effort, layouts=CHOSEN if is_chosen else GIVEN))
+        pipeline = Pipeline.emitting(options.emit, {"policy": BETTER if is_chosen else policy, "topology": topology})
+        try:
+            _run(text, pipeline, session)
+        except DiagnosedError as error:
+            return Row(name, topology, {}, str(error).splitlines()[0])
         checks, seconds = session.results.checks, time.perf_counter() - start_s
         ours, attempts = (checks[0].ours, checks[0].attempts) if checks else (stock, 0)
         rows, is_whole = session.results.report_rows, bool(checks) and bool(checks[0].taken_over)
@@ -146,6 +145,18 @@ def _measured(name: str, topology: str, options: argparse.Namespace) -> Row:
         modelled = network.time_beside(stock, ours, devices)
         sides[policy] = _side(modelled, ours, done, len(rows), attempts, seconds, is_whole)
     return Row(name, topology, sides)
+
+
+def _run(text: str, pipeline: Pipeline, session: Session) -> None:
+    """Runs a pipeline with the checks of the whole module on a module, as `reshard-opt` does."""
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(text)
+
+        def run(part: Pipeline) -> ir.Module:
+            part.run(module, session)
+            return module
+
+        run_and_checked(lambda: ir.Module.parse(text, context), run, pipeline, session, compiles=True, value_bytes=None)
 
 
 def _side(modelled: ProgramTime, compiled: Compiled, *counts) -> Side:
@@ -158,7 +169,8 @@ def worse_than(row: Row) -> list[str]:
     ours = row.sides.get("better")
     if ours is None:
         return []
-    slower = [name for name, side in row.sides.items() if ours.seconds > side.seconds * (1 + _SLOWER)]
+    others = {name: side for name, side in row.sides.items() if name != CHOSEN}
+    slower = [name for name, side in others.items() if ours.seconds > side.seconds * (1 + _SLOWER)]
     return slower + (["stock's peak"] if ours.peak_bytes > row.sides["stock"].peak_bytes * (1 + _SLOWER) else [])
 
 
@@ -189,6 +201,10 @@ def _tables(rows: Sequence[Row]) -> Iterator[str]:
             of_collectives = math.exp(sum(map(math.log, moved)) / max(1, len(moved)))
             alone = f"{of_collectives:.3f} of the collectives alone"
             yield f"geomean stock / better: {mean:.3f} ({alone}), {len(ratios)} programs"
+        chosen = [row.sides["better"].seconds / row.sides[CHOSEN].seconds for row in own if CHOSEN in row.sides]
+        if chosen:
+            mean = math.exp(sum(map(math.log, chosen)) / len(chosen))
+            yield f"geomean better / chosen: {mean:.3f}, at most {max(chosen):.3f}, at least {min(chosen):.3f}"
         for row in own:
             if worse := worse_than(row):
                 yield f"{row.program}: better is worse than {', '.join(worse)}"

@@ -44,7 +44,7 @@ from benchmarks.whole_modules.policies import known, text_of
 from benchmarks.whole_modules.step_worker import STOCK
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.xla.child import shared_child
-from reshard.passes.driver.registry import AUTO, MANUAL
+from reshard.passes.driver.registry import AUTO, CHOSEN, MANUAL
 from reshard.passes.sites.network import SiteNetwork, option_text
 from reshard.passes.sites.oracle import BETTER, POLICIES
 from reshard.synthesis.common.numbers import milliseconds
@@ -146,7 +146,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--policies",
         type=lambda text: text.split(","),
         default=[*POLICIES, AUTO],
-        help="auto is better with --emit=auto; default: all",
+        help="auto is better with --emit=auto, chosen that with --layouts=chosen; default: all but the last",
     )
     parser.add_argument("--size", default="demo", help="small, demo or large; default %(default)s")
     parser.add_argument(
@@ -214,13 +214,16 @@ def _run_on(testbed, what: str) -> list[str]:
 # Deciding
 
 
+_HOW = {AUTO: {"emit": AUTO}, CHOSEN: {"emit": AUTO, "layouts": CHOSEN}}
+
+
 def _decided(name: str, topology: Topology, options: argparse.Namespace) -> Program:
     """Returns the forms of a program for a topology. Raises: DiagnosedError, ValueError if XLA does not compile one."""
     network = SiteNetwork(option_text(topology))
     stock, limits = _without_locations(text_of(name, DEVICES, options.size))
     texts, same = {STOCK: stock}, {}
     for policy in options.policies:
-        how = {"emit": AUTO} if policy == AUTO else {"policy": policy, "emit": MANUAL}
+        how = _HOW.get(policy) or {"policy": policy, "emit": MANUAL}
         decided = reshard.optimize(stock, **how, topology=topology, check=True)
         text = _without_locations(decided.module)[0] if decided.is_rewritten else stock
         same[policy] = next((form for form, each in texts.items() if each == text), policy)
