@@ -49,7 +49,7 @@ def is_changed(session: Session, first_row: int = 0, first_check: int = 0) -> bo
     Args:
       first_row, first_check: of the rows and checks of the session that count.
     """
-    has_layouts = any(each.layouts for each in session.results.checks[first_check:])
+    has_layouts = any(each.layouts is not None for each in session.results.checks[first_check:])
     return has_layouts or is_rewritten(session.results.report_rows[first_row:])
 
 

@@ -13,6 +13,7 @@ module in which it partitions such an op is taken only if its values were found 
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -181,14 +182,30 @@ class _Contest:
         Layouts are chosen without a limit, or with that of the caller; if they need more memory than stock XLA's
         program, once more with as much as that. Raises: DiagnosedError if none can be chosen.
         """
+        if self._devices == 1:
+            return "the module is for one device"
         found = self._with_layouts(None)
-        limit = self._stock.limited_bytes if self._stock.is_ok else None
+        why_not = self._why_not_faster(found)
+        if why_not and self._is_faster_with_memory(found):
+            with contextlib.suppress(DiagnosedError):
+                found = self._with_layouts(self._stock.limited_bytes)
+                why_not = self._why_not_faster(found) and why_not  # what more memory allows is worth more
+        return why_not or self._why_not_right(found) or found
+
+    def _is_faster_with_memory(self, found: _Chosen) -> bool:
+        """Returns whether a form would be taken if it needed less memory."""
         lacks_memory = self._criterion.missing_limit(self._stock, found.compiled) is not None
-        if found.outcome.problem and lacks_memory and limit and found.outcome.seconds < self._given.seconds:
-            found = self._with_layouts(limit)
-        if found.outcome.problem or not is_clearly_faster(found.outcome, self._given):
+        return lacks_memory and is_clearly_faster(replace(found.outcome, problem=""), self._given)
+
+    def _why_not_faster(self, found: _Chosen) -> str:
+        """Returns in words why a form is not taken for its time or its memory; empty if it may be."""
+        if not found.outcome.problem and is_clearly_faster(found.outcome, self._given):
+            return ""
+        if not self._is_faster_with_memory(found):
             return self.compared(found)
-        return self._why_not_right(found) or found
+        limit = self._criterion.missing_limit(self._stock, found.compiled)
+        free = replace(found, outcome=replace(found.outcome, problem=""))
+        return f"{found.outcome.problem}; --memory-limit={limit} allows them: {self.compared(free)}"
 
     def compared(self, found: _Chosen) -> str:
         """Returns in words how the form with chosen layouts compares with the given one."""
@@ -196,7 +213,8 @@ class _Contest:
 
     def check_of(self, found: _Chosen) -> Check:
         """Returns the check of the module as it came, with the form with chosen layouts handed over."""
-        times = [self._criterion.time(self._stock, each) if each.is_ok else None for each in self._both(found)]
+        both = self._stock, found.compiled
+        times = [self._criterion.time(self._stock, each) if each.is_ok else None for each in both]
         own = found.check
         rows = found.session.results.report_rows
         attempts = (own.attempts if own else 1) + (self._check.attempts if self._check else 0)
@@ -216,9 +234,6 @@ class _Contest:
             traffic=traffic,
             layouts=found.constraints,
         )
-
-    def _both(self, found: _Chosen) -> tuple[Compiled, Compiled]:
-        return self._stock, found.compiled
 
     def _with_layouts(self, memory_limit: int | None) -> _Chosen:
         """Returns the module with the best layouts by the model, after the pipeline and its checks."""

@@ -145,7 +145,7 @@ def _check_text(check: Check, name: str) -> str:
         lines.append(f"  left to XLA again: site {', '.join(map(str, sites))}: {problem}")
     if check.not_taken_over:
         lines.append(f"  not written per device as a whole: {check.not_taken_over}")
-    if check.layouts:
+    if check.layouts is not None:
         how = counted(check.layouts, "constraint")
         lines.append(f"  layouts between arguments and results are chosen, by {how}; sites are those of these layouts")
     if check.wrong_stock:
@@ -284,7 +284,7 @@ def _check_dict(check: Check) -> dict:
         changes["promised"] = check.promised
     if check.not_taken_over:
         changes["not_taken_over"] = check.not_taken_over
-    if check.layouts:
+    if check.layouts is not None:
         changes["layout_constraints"] = check.layouts
     if check.wrong_stock:
         changes["wrong_stock"] = check.wrong_stock

@@ -107,7 +107,7 @@ class Check:
       taken_over: if ours is the module written per device as a whole, what its plans are made for; else empty.
       not_taken_over: why it is not, though that was tried; empty if it is or was not tried.
       wrong_stock: where stock XLA computes wrong values, if that is why it is taken over; else empty.
-      layouts: how many constraints say the layouts of ours, if these are chosen; 0 if they are those of propagation.
+      layouts: how many constraints say the layouts of ours, if these are chosen; None if they are those of propagation.
     """
 
     stock: Compiled
@@ -125,7 +125,7 @@ class Check:
     taken_over: str = ""
     not_taken_over: str = ""
     wrong_stock: str = ""
-    layouts: int = 0
+    layouts: int | None = None
 
 
 def check(
