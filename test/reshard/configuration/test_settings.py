@@ -37,7 +37,7 @@ class TestPlaces:
     def test_nothing_said(self):
         values = {"verify_values": False, "verify_values_bytes": "256MiB"}
         stated = {"policy": "better", "oracle": "lone", "emit": "auto", "check": True}
-        stated |= {"topology": None, "memory_limit": None, "effort": "1", "compile_for": None}
+        stated |= {"topology": None, "memory_limit": None, "effort": "1", "layouts": "given", "compile_for": None}
         assert resolved() == {**stated, **values, "dump_to": None} | QUIET
 
     def test_the_first_place_wins(self, monkeypatch, tmp_path):
@@ -52,6 +52,7 @@ class TestPlaces:
             "topology": None,
             "memory_limit": None,
             "effort": "1",
+            "layouts": "given",
             "compile_for": None,
             "emit": "manual",  # from the call, not from the environment
             "check": True,  # from the environment, not from the file
@@ -87,7 +88,7 @@ class TestMistakes:
         return pytest.raises(ValueError, match=f"^{re.escape(text)}$")
 
     known = (
-        "known: policy, oracle, emit, topology, memory_limit, effort, compile_for, check, verify_values, "
+        "known: policy, oracle, emit, topology, memory_limit, effort, layouts, compile_for, check, verify_values, "
         "verify_values_bytes, dump_to, logging_level, progress"
     )
 
