@@ -130,16 +130,13 @@ class _Before:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The module with chosen layouts after the pipeline and its checks, compiled, with the session of that run.
-
-    is_doubted: whether XLA may compute an op of it wrongly.
-    """
+    """The module with chosen layouts after a pipeline and its checks, compiled, with the session of that run."""
 
     module: ir.Module
+    pipeline: Pipeline
     session: Session
     compiled: Compiled
     outcome: Outcome
-    is_doubted: bool
 
     @property
     def check(self) -> Check | None:
@@ -252,11 +249,10 @@ class _Contest:
             part.run(module, own)
             return module
 
-        is_doubted = self._is_doubted(pipeline)
-        value_bytes = checks.MOST_VALUE_BYTES if is_doubted and self._value_bytes is None else self._value_bytes
-        handed = checks.run_and_checked(self._parse, run, pipeline, own, compiles=True, value_bytes=value_bytes)
+        asked = {"compiles": True, "value_bytes": self._value_bytes}
+        handed = checks.run_and_checked(self._parse, run, pipeline, own, **asked)
         compiled = own.results.checks[-1].ours if own.results.checks else self._compiled(handed)
-        return _Chosen(handed, own, compiled, self._criterion.outcome(self._stock, compiled, 0), is_doubted)
+        return _Chosen(handed, pipeline, own, compiled, self._criterion.outcome(self._stock, compiled, 0))
 
     def _compiled(self, module: ir.Module) -> Compiled:
         how = {"target": self._target, "has_final": self._network.has_final}
@@ -278,16 +274,20 @@ class _Contest:
         from reshard.passes.results import values_check
 
         form = found.check.taken_over if found.check else ""
-        if form and LOOPS_STAY not in form or not found.is_doubted and self._value_bytes is None:
-            return ""  # no op is left to XLA's partitioner, or it is known to be right
+        if form and LOOPS_STAY not in form:
+            return ""  # no op is left to XLA's partitioner
+        is_doubted = self._is_doubted(found.pipeline)
+        if not is_doubted and self._value_bytes is None:
+            return ""
         results = found.session.results
-        if not results.value_checks:  # no site is rewritten
-            most_bytes = self._value_bytes or checks.MOST_VALUE_BYTES
-            results.value_checks.append(
-                values_check.judged(found.module, self._pipeline, self._session, most_bytes=most_bytes)
-            )
+        if not results.value_checks:
+            progress.at("choosing layouts: looking whether XLA computes the program rightly with them")
+            pipeline = whole_module_check.pipeline_behind(found.check, found.pipeline) if found.check else found.pipeline
+            how = {"most_bytes": self._value_bytes or checks.MOST_VALUE_BYTES}
+            asked = self._parse(), found.module, pipeline, found.session, results.report_rows
+            results.value_checks.append(values_check.judged(*asked, **how))
         status, why = results.value_checks[-1].status, results.value_checks[-1].message
         if status == values_check.WRONG:
             return f"XLA computes wrong values with chosen ones: {why}"
         is_open = status in (values_check.NOT_CHECKED, values_check.GIVEN_BACK)
-        return f"XLA may compute wrong values with chosen ones: {why}" if found.is_doubted and is_open else ""
+        return f"XLA may compute wrong values with chosen ones: {why}" if is_doubted and is_open else ""

@@ -116,13 +116,25 @@ def check(
 
 
 def judged(
-    module: ir.Module, pipeline: Pipeline, session: Session, *, most_bytes: int = checks.MOST_VALUE_BYTES
+    original: ir.Module,
+    rewritten: ir.Module,
+    pipeline: Pipeline,
+    session: Session,
+    rows: Sequence[dict],
+    *,
+    most_bytes: int = checks.MOST_VALUE_BYTES,
 ) -> ValuesCheck:
-    """Returns what a run of a module by stock XLA says, beside a run of it on one device. Its status is WRONG,
-    NOT_CHECKED, or that of a module which is right."""
-    checker, start_s = _Checker(module, module, pipeline, session, [], most_bytes, False), time.perf_counter()
-    with module.context, ir.Location.unknown():
-        progress.at("checking values")
+    """Returns what runs say of a module, which stays as it is; its status tells whether it is right.
+
+    The arguments are those of `check`. If nothing is rewritten, it runs as stock XLA compiles it, and on one device; the
+    status is WRONG, NOT_CHECKED, or that of a module which is right.
+    """
+    if checks.is_rewritten(rows):
+        own, copies = Session(session.options), [dict(row) for row in rows]
+        check(original, rewritten, pipeline, own, copies, most_bytes=most_bytes)
+        return own.results.value_checks[-1]
+    checker, start_s = _Checker(rewritten, rewritten, pipeline, session, [], most_bytes, False), time.perf_counter()
+    with rewritten.context, ir.Location.unknown():
         try:
             verdict, outputs = checker.verdict_on_stock()
         except _NotChecked as reason:
