@@ -123,7 +123,9 @@ def _arguments(best: Candidate) -> list[tuple[str, str, str]]:
     for number, tensor in enumerate(factored.arguments):
         if tensor is not None:
             value = factored.program.tensors[tensor]
-            found.append((value.name or f"argument {number}", _type(value), _spec(factored.as_stated(tensor, layouts[tensor]))))
+            found.append(
+                (value.name or f"argument {number}", _type(value), _spec(factored.as_stated(tensor, layouts[tensor])))
+            )
     return found
 
 

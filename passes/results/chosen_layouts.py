@@ -282,7 +282,9 @@ class _Contest:
         results = found.session.results
         if not results.value_checks:
             progress.at("choosing layouts: looking whether XLA computes the program rightly with them")
-            pipeline = whole_module_check.pipeline_behind(found.check, found.pipeline) if found.check else found.pipeline
+            pipeline = (
+                whole_module_check.pipeline_behind(found.check, found.pipeline) if found.check else found.pipeline
+            )
             how = {"most_bytes": self._value_bytes or checks.MOST_VALUE_BYTES}
             asked = self._parse(), found.module, pipeline, found.session, results.report_rows
             results.value_checks.append(values_check.judged(*asked, **how))

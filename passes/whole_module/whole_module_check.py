@@ -463,9 +463,7 @@ class WholeModuleCheck:
         gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
         least_s = LEAST_GAIN / effort * none.seconds if stock.is_ok else 0.0
         most_s = self._most_promised_s() if stock.is_ok else none.seconds
-        return Search(
-            self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s, self._written_meanwhile
-        )
+        return Search(self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s, self._written_meanwhile)
 
     def _written_meanwhile(self, outcomes: Sequence[Outcome]) -> list[ir.Module]:
         """Returns the form beside its loops, if none of the forms with these outcomes is clearly faster than the module

@@ -482,7 +482,5 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
 
 def _session(settings: Mapping[str, Any]) -> Session:
     return Session(
-        RunOptions(
-            compile_for=target_in(settings), effort=effort_of(settings["effort"]), layouts=settings["layouts"]
-        )
+        RunOptions(compile_for=target_in(settings), effort=effort_of(settings["effort"]), layouts=settings["layouts"])
     )

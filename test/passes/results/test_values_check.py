@@ -82,6 +82,38 @@ class TestWithStockXla:
         assert all(row["is_rewritten"] for row in session.results.report_rows)
 
 
+class TestJudged:
+    """`judged` says the same and leaves the module as it is."""
+
+    def judged(self, text: str, passes: str = PASSES, **limits) -> tuple[values_check.ValuesCheck, Session]:
+        session = Session()
+        with make_context() as context, ir.Location.unknown(context):
+            original, module = ir.Module.parse(text), ir.Module.parse(text)
+            pipeline = Pipeline.parse(passes)
+            pipeline.run(module, session)
+            before = str(module)
+            found = values_check.judged(original, module, pipeline, session, session.results.report_rows, **limits)
+            assert str(module) == before and not session.results.value_checks
+        return found, session
+
+    def test_a_rewritten_module_beside_stock(self):
+        found, _ = self.judged(converted())
+        assert (found.status, found.outputs) == (EQUAL, 1)
+
+    def test_a_module_in_which_nothing_is_rewritten_beside_one_device(self):
+        found, _ = self.judged(converted("%r = stablehlo.tanh %a8 : tensor<8x8xf32>"), "find-mismatches,strip-findings")
+        assert found.status in (EQUAL, WITHIN) and found.outputs == 1
+
+    @pytest.mark.slow
+    def test_what_xla_computes_wrongly(self):
+        found, _ = self.judged((ROOT / "docs" / "updated.mlir").read_text(), "find-mismatches,strip-findings")
+        assert found.status == WRONG and "stablehlo.dynamic_update_slice" in found.message
+
+    def test_what_is_too_large(self):
+        found, session = self.judged(converted(), most_bytes=511)
+        assert found.status == NOT_CHECKED and "the limit is 511" in found.message and not session.remarks
+
+
 class TestNotChecked:
     def reason(self, text: str, **limits) -> str:
         module, session = run(text, **limits)
