@@ -126,8 +126,8 @@ def judged(
 ) -> ValuesCheck:
     """Returns what runs say of a module, which stays as it is; its status tells whether it is right.
 
-    The arguments are those of `check`. If nothing is rewritten, it runs as stock XLA compiles it, and on one device; the
-    status is WRONG, NOT_CHECKED, or that of a module which is right.
+    The arguments are those of `check`. If nothing is rewritten, the module runs as stock XLA compiles it, and on one
+    device; the status is WRONG, NOT_CHECKED, or that of a module which is right.
     """
     if checks.is_rewritten(rows):
         own, copies = Session(session.options), [dict(row) for row in rows]

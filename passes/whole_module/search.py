@@ -96,8 +96,8 @@ class Search:
       starts: the sets that the policies propose. gains: of each group in seconds, as it is promised alone.
       budget: the most sets to search. effort: see `--effort`. least_s: what a set has to hope for.
       most_s: no set of sites gains more.
-      meanwhile: called while CPU devices' compiler is busy with sets, with the outcomes of `wholes`; returns modules that
-        will be asked for behind the search.
+      meanwhile: called while the compiler for CPU devices is busy with sets, with the outcomes of `wholes`; returns
+        modules that will be asked for behind the search.
     """
 
     forms: CompiledForms

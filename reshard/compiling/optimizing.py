@@ -153,10 +153,9 @@ def optimize(
       **options: `policy`, "better", "strict" or "always"; `topology`: the network, a preset such as "h100:4", the path
         of a TOML file, or a `Topology`, by default that of the program's devices; `memory_limit`, such as "12GiB";
         `compile_for`: a target such as "tpu:v5e:2x4", whose compiler decides; `effort`: how many times longer to
-        search; `layouts`: "chosen" if those between
-        arguments and results may be others than propagation finds; `emit`, "manual", "sdy", "local" or "auto";
-        `verify_values`: if it is true, both modules run on small random inputs, and rewrites that change values are taken back. See
-        docs/jax.md for these and more options.
+        search; `layouts`: "chosen" if those between arguments and results may be others than propagation finds;
+        `emit`, "manual", "sdy", "local" or "auto"; `verify_values`: if it is true, both modules run on small random
+        inputs, and rewrites that change values are taken back. See docs/jax.md for these and more options.
     Returns: a `Result`. `lowered` is set if `program` is a lowered program, and `exported` if it is an export;
       `module` and `report` are always set.
     Raises:
