@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
-from reshard.dialect_utils.platform import progress
+from reshard.dialect_utils.platform import compat, progress
+from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import ASSIGNMENT, AUTO, GIVEN
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.results import checks, suspects
@@ -34,9 +36,7 @@ from reshard.passes.whole_module.site_groups import names_sites
 from reshard.passes.whole_module.taken_over import LOOPS_STAY
 
 if TYPE_CHECKING:
-    from reshard.dialect_utils.platform.bindings import ir
     from reshard.dialect_utils.xla.child import Compiled
-    from reshard.passes.driver.pipeline import Pipeline
     from reshard.passes.whole_module.joint_choice import Outcome
     from reshard.passes.whole_module.whole_module_check import Check
 
@@ -130,10 +130,11 @@ class _Before:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The module with chosen layouts after a pipeline and its checks, compiled, with the session of that run."""
+    """The module with chosen layouts after the pipeline and its checks, compiled, with the session of that run;
+    `laid_out` returns what it was before."""
 
     module: ir.Module
-    pipeline: Pipeline
+    laid_out: Callable[[], ir.Module]
     session: Session
     compiled: Compiled
     outcome: Outcome
@@ -235,24 +236,34 @@ class _Contest:
     def _with_layouts(self, memory_limit: int | None) -> _Chosen:
         """Returns the module with the best layouts by the model, after the pipeline and its checks."""
         progress.at("choosing layouts between arguments and results")
-        options = {"signature": "keep"}
-        if self._network.is_known:
-            options["topology"] = self._network.text
-        limits = [each for each in (memory_limit, self._network.memory_limit) if each is not None]
-        if limits:
-            options["memory-limit"] = str(min(limits))
-        pipeline = self._pipeline.with_layouts(options)
         own = Session(replace(self._session.options, layouts=GIVEN))
-        module = self._parse()
+        laid_out = self._parse()
+        self._layouts(memory_limit).run(laid_out, own)
+        content = compat.bytecode(laid_out)
+
+        def parse() -> ir.Module:
+            return ir.Module.parse(content, laid_out.context)
+
+        module = parse()
 
         def run(part: Pipeline) -> ir.Module:
             part.run(module, own)
             return module
 
         asked = {"compiles": True, "value_bytes": self._value_bytes}
-        handed = checks.run_and_checked(self._parse, run, pipeline, own, **asked)
+        handed = checks.run_and_checked(parse, run, self._pipeline, own, **asked)
         compiled = own.results.checks[-1].ours if own.results.checks else self._compiled(handed)
-        return _Chosen(handed, pipeline, own, compiled, self._criterion.outcome(self._stock, compiled, 0))
+        return _Chosen(handed, parse, own, compiled, self._criterion.outcome(self._stock, compiled, 0))
+
+    def _layouts(self, memory_limit: int | None) -> Pipeline:
+        """Returns the passes that lay the program out, from those that import its shardings on."""
+        options = {"signature": "keep"}
+        if self._network.is_known:
+            options["topology"] = self._network.text
+        limits = [each for each in (memory_limit, self._network.memory_limit) if each is not None]
+        if limits:
+            options["memory-limit"] = str(min(limits))
+        return Pipeline(tuple(each for each in self._pipeline.with_layouts(options).passes if each.states_shardings))
 
     def _compiled(self, module: ir.Module) -> Compiled:
         how = {"target": self._target, "has_final": self._network.has_final}
@@ -260,13 +271,9 @@ class _Contest:
 
     # Values
 
-    def _is_doubted(self, pipeline: Pipeline) -> bool:
+    def _is_doubted(self, found: _Chosen) -> bool:
         """Returns whether XLA may compute an op wrongly in the chosen layouts, or did in those of propagation."""
-        if self._check is not None and self._check.wrong_stock:
-            return True
-        module = self._parse()
-        whole_module_check.import_shardings(module, pipeline, self._session)
-        return suspects.may_be_wrong(module)
+        return self._check is not None and bool(self._check.wrong_stock) or suspects.may_be_wrong(found.laid_out())
 
     def _why_not_right(self, found: _Chosen) -> str:
         """Returns in words why a form may compute other values than the module; empty if it does not, as far as it is
@@ -276,17 +283,16 @@ class _Contest:
         form = found.check.taken_over if found.check else ""
         if form and LOOPS_STAY not in form:
             return ""  # no op is left to XLA's partitioner
-        is_doubted = self._is_doubted(found.pipeline)
+        is_doubted = self._is_doubted(found)
         if not is_doubted and self._value_bytes is None:
             return ""
         results = found.session.results
         if not results.value_checks:
             progress.at("choosing layouts: looking whether XLA computes the program rightly with them")
-            pipeline = (
-                whole_module_check.pipeline_behind(found.check, found.pipeline) if found.check else found.pipeline
-            )
+            own = self._pipeline
+            pipeline = whole_module_check.pipeline_behind(found.check, own) if found.check else own
             how = {"most_bytes": self._value_bytes or checks.MOST_VALUE_BYTES}
-            asked = self._parse(), found.module, pipeline, found.session, results.report_rows
+            asked = found.laid_out(), found.module, pipeline, found.session, results.report_rows
             results.value_checks.append(values_check.judged(*asked, **how))
         status, why = results.value_checks[-1].status, results.value_checks[-1].message
         if status == values_check.WRONG:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 _HUGE = 1e300  # seconds, for what is impossible
+_ROUNDING = 1e-12  # seconds, by which a sum may be off
 _DIFFERENCES = 1 << 18  # numbers that are subtracted at once
 
 
@@ -188,23 +189,21 @@ class Reduction:
         if len(costs) == 1:  # whatever the neighbours are
             for each in neighbours:
                 self.costs[each] = self.costs[each] + self.around[node][each][0]
-            neighbours, total = (), costs
+            neighbours = ()
             self.constant += float(costs[0])
         elif not neighbours:
-            total = costs
             self.constant += float(costs.min())
-        elif len(neighbours) == 1:
-            total = costs + self.around[node][neighbours[0]].T
-            self.costs[neighbours[0]] = self.costs[neighbours[0]] + total.min(axis=-1)
-        else:
+        tables = [self.around[node][each].T for each in neighbours]
+        least, best = _least_sums(costs, tables)
+        if len(neighbours) == 1:
+            self.costs[neighbours[0]] = self.costs[neighbours[0]] + least
+        elif neighbours:
             one, other = neighbours
-            total = costs + self.around[node][one].T[:, None, :] + self.around[node][other].T[None, :, :]
-            least = total.min(axis=-1)
             if one in self.around[other]:
                 least = least + self.around[one][other]
             self.around[one][other], self.around[other][one] = least, least.T
         rows = tuple({int(state): row for row, state in enumerate(self.states[each])} for each in neighbours)
-        self._folds.append(_Fold(node, neighbours, total.argmin(axis=-1), rows, self.states[node]))
+        self._folds.append(_Fold(node, neighbours, best, rows, self.states[node]))
         for each in self.around[node]:
             del self.around[each][node]
         self.around[node] = {}
@@ -222,15 +221,13 @@ class Reduction:
         count = len(self.costs[node])
         if count == 1:
             return False
-        with np.errstate(invalid="ignore"):
-            worse = self.costs[node][:, None] - self.costs[node][None, :]  # [t, s]: of t over s
-            for matrix in self.around[node].values():
-                worse = worse + _largest_difference(matrix)
-        worse = np.where(np.isnan(worse), np.inf, worse)
-        never = worse <= 0
+        never = _never_more(self.costs[node], list(self.around[node].values()))
+        if never is None:
+            return False
         for weights in self.weights.get(node, ()):
-            never &= sum(_largest_difference(each[self.states[node]]) for each in weights) <= 0
-        np.fill_diagonal(never, False)
+            one, other = np.nonzero(never)
+            more = sum(_largest_differences(each[self.states[node]], one, other) for each in weights)
+            never[one, other] = more <= 0
         both = never & never.T  # of states that never differ, the first stays
         never &= ~both | np.tri(count, dtype=bool).T
         dropped = never.any(axis=0)  # the relation is transitive, and has no circle: a state that stays dominates it
@@ -246,13 +243,79 @@ class Reduction:
             self.around[each][node] = self.around[node][each].T
 
 
+def _least_sums(costs: np.ndarray, tables: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the least cost of a node for each state of its neighbours, at most two, and the state that has it.
+
+    Args:
+      tables: for each neighbour the costs of the pairs, [its state, state of the node].
+    """
+    if len(tables) < 2:
+        total = costs + tables[0] if tables else costs
+        best = total.argmin(axis=-1)
+        return np.take_along_axis(total, best[..., None], axis=-1)[..., 0], best
+    one, other = tables
+    least, best = np.empty((len(one), len(other))), np.empty((len(one), len(other)), int)
+    step = max(1, _DIFFERENCES // max(1, other.size))  # rows at a time
+    for start in range(0, len(one), step):
+        total = (costs + one[start : start + step])[:, None, :] + other
+        best[start : start + step] = found = total.argmin(axis=-1)
+        least[start : start + step] = np.take_along_axis(total, found[..., None], axis=-1)[..., 0]
+    return least, best
+
+
+def _never_more(costs: np.ndarray, matrices: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Returns for each pair of states (t, s) whether t costs no more than s, whatever states the neighbours are in; None
+    if no pair does, but for equal ones.
+
+    Each largest difference is at least the one where the neighbour suits s best. So most pairs need not be looked at in
+    all states of the neighbours, and others only of some.
+    """
+    with np.errstate(invalid="ignore"):
+        least = [each[:, each.argmin(axis=1)] - each.min(axis=1) for each in matrices]
+        at_least = costs[:, None] - costs[None, :] + sum(least)
+        asked = ~(at_least > 0)
+        np.fill_diagonal(asked, False)
+        one, other = np.nonzero(asked)
+        exact: list[np.ndarray] = []
+        for number, matrix in enumerate(matrices):
+            exact.append(_largest_differences(matrix, one, other))
+            rest = sum(each[one, other] for each in least[number + 1 :])
+            kept = ~(costs[one] - costs[other] + sum(exact) + rest > _ROUNDING)
+            one, other, exact = one[kept], other[kept], [each[kept] for each in exact]
+        more = costs[one] - costs[other]
+        for each in exact:
+            more = more + each
+    if not len(one):
+        return None
+    never = np.zeros((len(costs), len(costs)), bool)
+    never[one, other] = np.where(np.isnan(more), np.inf, more) <= 0
+    return never
+
+
+def _largest_differences(matrix: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns for pairs of rows the largest of matrix[t, j] - matrix[s, j]; where both are infinite, 0."""
+    if 2 * len(one) > len(matrix) ** 2:
+        return _largest_difference(matrix)[one, other]
+    finite = np.where(np.isinf(matrix), _HUGE, matrix)
+    found = np.empty(len(one))
+    step = max(1, _DIFFERENCES // max(1, matrix.shape[1]))  # pairs at a time
+    for start in range(0, len(one), step):
+        some = slice(start, start + step)
+        found[some] = (finite[one[some]] - finite[other[some]]).max(axis=1)
+    return _as_infinite(found)
+
+
 def _largest_difference(matrix: np.ndarray) -> np.ndarray:
-    """Returns for each pair of rows (t, s) the largest of matrix[t, j] - matrix[s, j]; where both are infinite, 0."""
+    """Returns the same for all pairs of rows (t, s)."""
     finite = np.where(np.isinf(matrix), _HUGE, matrix)
     found = np.empty((len(matrix), len(matrix)))
     step = max(1, _DIFFERENCES // max(1, matrix.size))  # rows at a time
     for start in range(0, len(matrix), step):
         found[start : start + step] = (finite[start : start + step, None, :] - finite[None, :, :]).max(axis=2)
+    return _as_infinite(found)
+
+
+def _as_infinite(found: np.ndarray) -> np.ndarray:
     found[found > _HUGE / 2] = np.inf
     found[found < -_HUGE / 2] = -np.inf
     return found
