@@ -264,8 +264,8 @@ def _least_sums(costs: np.ndarray, tables: Sequence[np.ndarray]) -> tuple[np.nda
 
 
 def _never_more(costs: np.ndarray, matrices: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Returns for each pair of states (t, s) whether t costs no more than s, whatever states the neighbours are in; None
-    if no pair does, but for equal ones.
+    """Returns for pairs of states (t, s) whether t costs no more than s, whatever states the neighbours are in; None if
+    that is so for no two states.
 
     Each largest difference is at least the one where the neighbour suits s best. So most pairs need not be looked at in
     all states of the neighbours, and others only of some.
