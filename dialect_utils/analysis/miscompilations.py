@@ -51,6 +51,7 @@ class Miscompilation:
       reproducer: a file with a program that shows it.
       is_met: whether an op in these layouts may be computed wrongly.
       is_of_partitioner: whether the partitioner is wrong, so that another partitioning is right.
+      has_later_layouts: whether a layout into which a result is converted counts like its own.
     """
 
     name: str
@@ -61,11 +62,17 @@ class Miscompilation:
     reproducer: str
     is_met: Callable[[AtOp], bool]
     is_of_partitioner: bool = True
+    has_later_layouts: bool = False
 
 
 def miscompilation_of(at: AtOp) -> Miscompilation | None:
     """Returns the row of the table that an op meets in its layouts; None if it meets no row."""
     return next((row for row in _BY_OP.get(at.op.name, ()) if row.is_met(at)), None)
+
+
+def has_later_layouts(op: ir.Operation) -> bool:
+    """Returns whether it matters for an op into which layouts its results are converted."""
+    return any(row.has_later_layouts for row in _BY_OP.get(op.name, ()))
 
 
 # ---- conditions
@@ -257,6 +264,7 @@ TABLE = (
         "0.10.2",
         "docs/upstream/clamped-starts.md",
         _splits_slices,
+        has_later_layouts=True,
     ),
     Miscompilation(
         "update in place",

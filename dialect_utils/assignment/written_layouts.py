@@ -12,7 +12,7 @@ those go without which propagation comes to the same layouts: first of all layer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reshard.synthesis.assignment.layout_problem import Assignment
@@ -25,7 +25,7 @@ from ..ir.ops import LOOPS, ops_around, ops_in, shape_of, terminator_of
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
 from ..shardings.annotations import constraints_of
-from ..shardings.sdy_shardings import SHARDING, Shardings, module_meshes, sharding_to_attr
+from ..shardings.sdy_shardings import SHARDING, Shardings, module_meshes, sharding_from_attr, sharding_to_attr
 from .factored_modules import FactoredModule, Place, same_axes
 
 MESH = "mesh"  # the name of the mesh that a module gets if it has none like it
@@ -282,7 +282,7 @@ class _Writer:
             new = []
             for number, (tensor, kind) in enumerate(zip(tensors, kinds, strict=True)):
                 entries = {each.name: each.attr for each in attributes[number]} if attributes else {}
-                if isinstance(kind, ir.RankedTensorType):
+                if isinstance(kind, ir.RankedTensorType) and (tensor is not None or not _is_split(entries)):
                     layout = None if tensor is None else self.assignment.layouts[tensor]
                     layout = None if tensor is None else self.factored.as_stated(tensor, layout)
                     entries[SHARDING] = self._attr(layout or Sharding(((),) * ir.RankedTensorType(kind).rank))
@@ -390,6 +390,11 @@ class _Writer:
         for each in reversed(taken):
             each.put_back()
         return False
+
+
+def _is_split(entries: Mapping[str, ir.Attribute]) -> bool:
+    """Returns whether the attributes of an argument or a result state that it is split."""
+    return SHARDING in entries and any(sharding_from_attr(entries[SHARDING]).dims)
 
 
 def _split_alike(one: Sequence[Sequence[AxisRef]], other: Sequence[Sequence[AxisRef]]) -> bool:

@@ -72,6 +72,7 @@ def run_and_checked(
     compiles: bool,
     value_bytes: int | None,
     needs_run: bool = False,
+    distrust: str | None = None,
 ) -> ir.Module:
     """Returns the module after a pipeline with only those rewrites that pass the checks; see `checked`.
 
@@ -80,10 +81,11 @@ def run_and_checked(
         of sites and then the rest. It is not called if the module is written per device as a whole and nothing has to
         be known about its sites for that.
       needs_run: whether it has to be called with all of `pipeline`, as where the passes are watched.
+      distrust: as in `checked`.
     """
     asked = {"compiles": compiles, "value_bytes": value_bytes, "needs_run": needs_run}
     if session.options.layouts != CHOSEN:
-        return _run_and_checked(parse_original, run, pipeline, session, **asked)
+        return _run_and_checked(parse_original, run, pipeline, session, **asked, distrust=distrust)
     from reshard.passes.results import chosen_layouts
 
     def as_given() -> ir.Module:
@@ -102,6 +104,7 @@ def _run_and_checked(
     compiles: bool,
     value_bytes: int | None,
     needs_run: bool,
+    distrust: str | None = None,
 ) -> ir.Module:
     """Returns what `run_and_checked` does, with the layouts that the module has."""
     first_row, before, begun = len(session.results.report_rows), len(session.results.checks), None
@@ -113,7 +116,8 @@ def _run_and_checked(
             return _checked_further(parse_original, module, pipeline, session, first_row, before, value_bytes)
     module = run(pipeline) if begun is None else begun.planned_and_rewritten(run)
     rows, asked = session.results.report_rows[first_row:], {"compiles": compiles, "value_bytes": value_bytes}
-    return checked(parse_original, module, pipeline, session, rows, **asked, begun=begun)
+    asked |= {"begun": begun, "distrust": distrust}
+    return checked(parse_original, module, pipeline, session, rows, **asked)
 
 
 def checked(
@@ -126,6 +130,7 @@ def checked(
     compiles: bool,
     value_bytes: int | None,
     begun: WholeModuleCheck | None = None,
+    distrust: str | None = None,
 ) -> ir.Module:
     """Returns the module with only those rewrites that pass the checks. Each check records its result in the session.
 
@@ -142,6 +147,8 @@ def checked(
       compiles: whether the whole module is compiled before and after.
       value_bytes: the limit of the check by values that the caller asks for; None: the caller asks for none.
       begun: the check of the whole module, if it has begun before the pipeline ran.
+      distrust: why no op is to be left to XLA if that can be avoided, empty if they may be; None: runs of the module
+        tell whether XLA computes it rightly, and it is handed over as XLA has it only if it does.
     Raises: DiagnosedError as `whole_module_check.check` does.
     """
     if _has_kernels(rows):
@@ -154,6 +161,8 @@ def checked(
         from reshard.passes.whole_module import whole_module_check
 
         def problem_of_stock() -> str:
+            if distrust is not None:
+                return ""
             from reshard.passes.results import values_check
 
             return values_check.problem_of_stock(parse_original(), pipeline, session, most_bytes=MOST_VALUE_BYTES)
@@ -165,6 +174,7 @@ def checked(
             session,
             rows,
             problem_of_stock=problem_of_stock,
+            distrust=distrust or "",
             begun=begun,
         )
     return _checked_further(parse_original, module, pipeline, session, first_row, before, value_bytes)

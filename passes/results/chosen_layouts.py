@@ -7,8 +7,10 @@ constrains, so that callers see no difference. Then the module with these layout
 checks like any other. What comes out takes the place of the module with the layouts of propagation if it is clearly
 faster than that, by the measure of `module_cost`, and needs no more memory than stock XLA's program.
 
-Sums are added up in another order then, as ever where layouts differ. XLA may compute ops wrongly in some layouts, so a
-module in which it partitions such an op is taken only if its values were found to be right.
+Sums are added up in another order then, as ever where layouts differ. XLA computes some ops wrongly in some layouts,
+and nobody has seen these ones. So a module in which an op is left to XLA's partitioner is taken only if the table of
+miscompilations doubts none of its ops, and a run of it computes what the module as it came does. Else the module is
+written per device as a whole.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.ir.functions import functions_of, has_body
+from reshard.dialect_utils.ir.ops import CONSTANTS, CONSTRAINTS
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla import child as xla_child
@@ -33,13 +37,14 @@ from reshard.passes.sites.oracle import BETTER
 from reshard.passes.whole_module import whole_module_check
 from reshard.passes.whole_module.module_cost import ModuleCriterion, compared, is_clearly_faster
 from reshard.passes.whole_module.site_groups import names_sites
-from reshard.passes.whole_module.taken_over import LOOPS_STAY
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.xla.child import Compiled
     from reshard.passes.whole_module.joint_choice import Outcome
     from reshard.passes.whole_module.whole_module_check import Check
 
+_NO_WORK = ("sdy.manual_computation", "func.return")
+_DOUBT = "XLA may compute wrong values with chosen ones, and it was not found to be right"
 _STAY = "layouts between arguments and results stay"
 _THAN = "with those of propagation"
 
@@ -129,12 +134,23 @@ class _Before:
 
 
 @dataclass(frozen=True)
+class _LaidOut:
+    """The module with chosen layouts, before the pipeline, as bytecode; and what the passes said and counted."""
+
+    content: bytes
+    context: ir.Context
+    session: Session
+
+    def parse(self) -> ir.Module:
+        return ir.Module.parse(self.content, self.context)
+
+
+@dataclass(frozen=True)
 class _Chosen:
-    """The module with chosen layouts after the pipeline and its checks, compiled, with the session of that run;
-    `laid_out` returns what it was before."""
+    """The module with chosen layouts after the pipeline and its checks, compiled, with the session of that run."""
 
     module: ir.Module
-    laid_out: Callable[[], ir.Module]
+    laid_out: _LaidOut
     session: Session
     compiled: Compiled
     outcome: Outcome
@@ -177,18 +193,23 @@ class _Contest:
     def winner(self) -> _Chosen | str:
         """Returns the form with chosen layouts if it may take the place of the given one, else in words why not.
 
-        Layouts are chosen without a limit, or with that of the caller; if they need more memory than stock XLA's
-        program, once more with as much as that. Raises: DiagnosedError if none can be chosen.
+        Layouts are chosen without a limit; if they need more memory than there is, once more with as much as that.
+        Raises: DiagnosedError if none can be chosen.
         """
         if self._devices == 1:
             return "the module is for one device"
-        found = self._with_layouts(None)
+        laid_out = self._laid_out(None)
+        found = self._form_of(laid_out)
         why_not = self._why_not_faster(found)
         if why_not and self._is_faster_with_memory(found):
             with contextlib.suppress(DiagnosedError):
-                found = self._with_layouts(self._stock.limited_bytes)
+                laid_out = self._laid_out(max(self._stock.limited_bytes, self._network.memory_limit or 0))
+                found = self._form_of(laid_out)
                 why_not = self._why_not_faster(found) and why_not  # what more memory allows is worth more
-        return why_not or self._why_not_right(found) or found
+        if why_not or not (doubt := self._doubt(found)):
+            return why_not or found
+        found = self._form_of(laid_out, doubt)
+        return self._why_not_faster(found) and doubt or self._doubt(found) or found
 
     def _is_faster_with_memory(self, found: _Chosen) -> bool:
         """Returns whether a form would be taken if it needed less memory."""
@@ -233,69 +254,67 @@ class _Contest:
             layouts=found.constraints,
         )
 
-    def _with_layouts(self, memory_limit: int | None) -> _Chosen:
-        """Returns the module with the best layouts by the model, after the pipeline and its checks."""
+    def _laid_out(self, memory_limit: int | None) -> _LaidOut:
+        """Returns the module with the best layouts by the model, before the pipeline."""
         progress.at("choosing layouts between arguments and results")
-        own = Session(replace(self._session.options, layouts=GIVEN))
-        laid_out = self._parse()
-        self._layouts(memory_limit).run(laid_out, own)
-        content = compat.bytecode(laid_out)
+        options = {"signature": "keep"}
+        if self._network.is_known:
+            options["topology"] = self._network.text
+        if memory_limit is not None:
+            options["memory-limit"] = str(memory_limit)
+        passes = self._pipeline.with_layouts(options).passes
+        module, own = self._parse(), Session(replace(self._session.options, layouts=GIVEN))
+        Pipeline(tuple(each for each in passes if each.states_shardings)).run(module, own)
+        return _LaidOut(compat.bytecode(module), module.context, own)
 
-        def parse() -> ir.Module:
-            return ir.Module.parse(content, laid_out.context)
+    def _form_of(self, laid_out: _LaidOut, doubt: str = "") -> _Chosen:
+        """Returns the module with chosen layouts after the pipeline and its checks.
 
-        module = parse()
+        Args:
+          doubt: why ops are not to be left to XLA; empty if they may be.
+        """
+        own, before = Session(laid_out.session.options), laid_out.session.results
+        own.results.diagnostics.diagnostics += before.diagnostics.diagnostics
+        own.results.statistics += before.statistics
+        module = laid_out.parse()
 
         def run(part: Pipeline) -> ir.Module:
             part.run(module, own)
             return module
 
-        asked = {"compiles": True, "value_bytes": self._value_bytes}
-        handed = checks.run_and_checked(parse, run, self._pipeline, own, **asked)
+        asked = {"compiles": True, "value_bytes": None, "distrust": doubt}
+        handed = checks.run_and_checked(laid_out.parse, run, self._pipeline, own, **asked)
         compiled = own.results.checks[-1].ours if own.results.checks else self._compiled(handed)
-        return _Chosen(handed, parse, own, compiled, self._criterion.outcome(self._stock, compiled, 0))
-
-    def _layouts(self, memory_limit: int | None) -> Pipeline:
-        """Returns the passes that lay the program out, from those that import its shardings on."""
-        options = {"signature": "keep"}
-        if self._network.is_known:
-            options["topology"] = self._network.text
-        limits = [each for each in (memory_limit, self._network.memory_limit) if each is not None]
-        if limits:
-            options["memory-limit"] = str(min(limits))
-        return Pipeline(tuple(each for each in self._pipeline.with_layouts(options).passes if each.states_shardings))
+        return _Chosen(handed, laid_out, own, compiled, self._criterion.outcome(self._stock, compiled, 0))
 
     def _compiled(self, module: ir.Module) -> Compiled:
         how = {"target": self._target, "has_final": self._network.has_final}
         return self._child.compile(str(module), self._devices, **how)
 
-    # Values
-
-    def _is_doubted(self, found: _Chosen) -> bool:
-        """Returns whether XLA may compute an op wrongly in the chosen layouts, or did in those of propagation."""
-        return self._check is not None and bool(self._check.wrong_stock) or suspects.may_be_wrong(found.laid_out())
-
-    def _why_not_right(self, found: _Chosen) -> str:
+    def _doubt(self, found: _Chosen) -> str:
         """Returns in words why a form may compute other values than the module; empty if it does not, as far as it is
-        known, or if nobody doubts it."""
+        known. What runs say is recorded."""
         from reshard.passes.results import values_check
 
-        form = found.check.taken_over if found.check else ""
-        if form and LOOPS_STAY not in form:
-            return ""  # no op is left to XLA's partitioner
-        is_doubted = self._is_doubted(found)
-        if not is_doubted and self._value_bytes is None:
+        is_left = _leaves_ops(found.module)
+        if is_left and suspects.may_be_wrong(found.laid_out.parse()):
+            return f"{_DOUBT}: an op is in the table of miscompilations"
+        if not is_left and self._value_bytes is None:
             return ""
-        results = found.session.results
-        if not results.value_checks:
-            progress.at("choosing layouts: looking whether XLA computes the program rightly with them")
-            own = self._pipeline
-            pipeline = whole_module_check.pipeline_behind(found.check, own) if found.check else own
-            how = {"most_bytes": self._value_bytes or checks.MOST_VALUE_BYTES}
-            asked = found.laid_out(), found.module, pipeline, found.session, results.report_rows
-            results.value_checks.append(values_check.judged(*asked, **how))
-        status, why = results.value_checks[-1].status, results.value_checks[-1].message
-        if status == values_check.WRONG:
-            return f"XLA computes wrong values with chosen ones: {why}"
-        is_open = status in (values_check.NOT_CHECKED, values_check.GIVEN_BACK)
-        return f"XLA may compute wrong values with chosen ones: {why}" if is_doubted and is_open else ""
+        most_bytes = self._value_bytes or checks.MOST_VALUE_BYTES
+        asked = self._parse(), found.module, self._pipeline, found.session
+        checked = values_check.compared(*asked, most_bytes=most_bytes)
+        if checked.status == values_check.WRONG:
+            return f"it computes other values with chosen ones: {checked.message}"
+        if is_left and checked.status == values_check.NOT_CHECKED:
+            return f"{_DOUBT}: {checked.message}"
+        if self._value_bytes is not None:
+            found.session.results.value_checks.append(checked)
+        return ""
+
+
+def _leaves_ops(module: ir.Module) -> bool:
+    """Returns whether ops of a module are left to XLA's partitioner: those outside of manual computations."""
+    bodies = [each.regions[0].blocks[0] for each in functions_of(module.operation) if has_body(each)]
+    names = {op.operation.name for body in bodies for op in body.operations}
+    return not names <= {*_NO_WORK, *CONSTANTS, *CONSTRAINTS}

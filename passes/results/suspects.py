@@ -7,7 +7,7 @@ condition. Many ops that meet one are right. So a suspect is a reason to look at
 
 from __future__ import annotations
 
-from reshard.dialect_utils.analysis.miscompilations import OPS, AtOp, miscompilation_of
+from reshard.dialect_utils.analysis.miscompilations import OPS, AtOp, has_later_layouts, miscompilation_of
 from reshard.dialect_utils.analysis.module_analysis import analyse
 from reshard.dialect_utils.emission.shared_windows import WINDOWED, are_confused
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
@@ -38,6 +38,9 @@ def may_be_wrong(module: ir.Module) -> bool:
 def _is_suspect(op: ir.Operation, layouts: OpLayouts) -> bool:
     for mesh in layouts.meshes.values():
         if (found := layouts.of(op, mesh)) is not None:
-            row = miscompilation_of(AtOp(op, mesh, found.operands, found.results))
-            return row is not None and row.is_of_partitioner
+            results = [found.results]
+            if has_later_layouts(op):
+                results += [[each, *found.results[1:]] for each in layouts.later_layouts(op)]
+            rows = [miscompilation_of(AtOp(op, mesh, found.operands, each)) for each in results]
+            return any(row is not None and row.is_of_partitioner for row in rows)
     return bool(layouts.instances_of(op))  # it is there, in layouts on several meshes

@@ -115,33 +115,27 @@ def check(
     return module
 
 
-def judged(
-    original: ir.Module,
-    rewritten: ir.Module,
-    pipeline: Pipeline,
-    session: Session,
-    rows: Sequence[dict],
-    *,
-    most_bytes: int = checks.MOST_VALUE_BYTES,
+def compared(
+    original: ir.Module, ours: ir.Module, pipeline: Pipeline, session: Session, *, most_bytes: int
 ) -> ValuesCheck:
-    """Returns what runs say of a module, which stays as it is; its status tells whether it is right.
+    """Returns what runs say of a module that takes the place of another one and stays as it is.
 
-    The arguments are those of `check`. If nothing is rewritten, the module runs as stock XLA compiles it, and on one
-    device; the status is WRONG, NOT_CHECKED, or that of a module which is right.
+    Ours is right if it computes what stock XLA makes of the original, or else what the original computes unsharded on
+    one device. The status is one of those of a module that is right, WRONG or NOT_CHECKED.
+
+    Args:
+      pipeline: the one that says how the original is sharded. most_bytes: as for `check`.
     """
-    if checks.is_rewritten(rows):
-        own, copies = Session(session.options), [dict(row) for row in rows]
-        check(original, rewritten, pipeline, own, copies, most_bytes=most_bytes)
-        return own.results.value_checks[-1]
-    checker, start_s = _Checker(rewritten, rewritten, pipeline, session, [], most_bytes, False), time.perf_counter()
-    with rewritten.context, ir.Location.unknown():
-        try:
-            verdict, outputs = checker.verdict_on_stock()
-        except _NotChecked as reason:
-            return ValuesCheck(NOT_CHECKED, str(reason))
-    message = _problem_of(verdict) if verdict.status in (FAILED, WRONG) else verdict.message
-    status = {UNKNOWN: NOT_CHECKED, FAILED: WRONG}.get(verdict.status, verdict.status)
-    return ValuesCheck(status, message, outputs=outputs, runs=2, seconds=time.perf_counter() - start_s)
+    whole_module_check.import_shardings(original, pipeline, session)
+    checker = _Checker(original, ours, pipeline, session, [], most_bytes, False)
+    start_s = time.perf_counter()
+    try:
+        with original.context, ir.Location.unknown():
+            progress.at("checking values")
+            found = checker.beside_ours()
+    except _NotChecked as reason:
+        found = ValuesCheck(NOT_CHECKED, str(reason))
+    return replace(found, runs=checker.runs, seconds=time.perf_counter() - start_s)
 
 
 def problem_of_stock(
@@ -195,13 +189,38 @@ class _Checker:
             return self.rewritten, self._kept(found)
         return self._without_what_is_wrong(found, stock)
 
-    def problem_of_stock(self) -> str:
-        verdict, _ = self.verdict_on_stock()
-        return _problem_of(verdict) if verdict.status == WRONG else ""
+    def beside_ours(self) -> ValuesCheck:
+        """Returns how ours compares with stock, or with the unsharded module if they differ."""
+        self._refuse_what_cannot_run()
+        self._refuse_what_is_large()
+        stock, ours = self._run_stock(), self._run(self.rewritten)
+        if ours.status != "ok":
+            return ValuesCheck(WRONG, module_verification.failure_text(ours))
+        outputs = len(ours.outputs)
+        if stock.status == "ok" and (status := self._status(stock.outputs, ours.outputs)) != WRONG:
+            return ValuesCheck(status, _what_compares_nothing(stock), outputs=outputs)
+        alone = self._run_unsharded()
+        if alone is None:
+            said = "it differs from stock XLA" if stock.status == "ok" else f"stock XLA: {stock.message}"
+            raise _NotChecked(f"{said}, and it cannot run on one device")
+        differences = self._differences(alone.outputs, ours.outputs)
+        if off := [at for at, each in enumerate(differences) if not each.is_within_limit]:
+            return ValuesCheck(WRONG, f"output {off[0]} {_off(differences[off[0]])}", outputs=outputs)
+        if stock.status != "ok":
+            return ValuesCheck(WITHIN, module_verification.failure_text(stock), outputs=outputs)
+        return ValuesCheck(STOCK_IS_WRONG, "stock XLA computes this program wrongly, ours is right", outputs=outputs)
 
-    def verdict_on_stock(self) -> tuple[module_verification.Verdict, int]:
-        """Returns what a run of the original, beside one on one device, says of stock XLA, and how many outputs there
-        are."""
+    def _run_unsharded(self) -> Ran | None:
+        """Returns a run of the original on one device; None if there is none."""
+        numbered = self._copy(self.original)
+        watched_modules.number_ops(numbered)
+        try:
+            ran = self._run(watched_modules.unsharded(numbered), devices=1)
+        except watched_modules.NoUnshardedForm:
+            return None
+        return ran if ran.status == "ok" else None
+
+    def problem_of_stock(self) -> str:
         self._refuse_what_cannot_run()
         self._refuse_what_is_large()
         numbered = self._copy(self.original)
@@ -211,7 +230,7 @@ class _Checker:
             found = module_verification.verify(numbered, None, devices, self._child, seed=SEED, timeout_s=MOST_SECONDS)
         except DiagnosedError as error:
             raise _NotChecked(error.diagnostics[0].message) from None
-        return found.stock, found.outputs
+        return _problem_of(found.stock) if found.stock.status == WRONG else ""
 
     # ---- programs that are not run
 
@@ -325,10 +344,8 @@ class _Checker:
     def _expected(self, found: Verification, stock: Ran) -> Sequence[np.ndarray] | None:
         if found.no_reference:
             return stock.outputs if stock.status == "ok" else None
-        numbered = self._copy(self.original)
-        watched_modules.number_ops(numbered)
-        ran = self._run(watched_modules.unsharded(numbered), devices=1)
-        return ran.outputs if ran.status == "ok" else None
+        ran = self._run_unsharded()
+        return None if ran is None else ran.outputs
 
     def _leaves_sites(self) -> bool:
         return any(isinstance(each, SynthesizeCollectivesPass) for each in self.pipeline.passes)
@@ -454,5 +471,8 @@ def _problem_of(verdict: module_verification.Verdict) -> str:
         return "one run fails or departs from stock XLA, another run has equal outputs"
     place = f" at {verdict.fault.place}" if verdict.fault and verdict.fault.place else ""
     first = f"; {verdict.fault.op}{place} is the first op that departs" if verdict.fault else ""
-    off = found.problem or f"is off by {found.fraction:.3g} of its largest magnitude"
-    return f"output {verdict.output} {off}{first}"
+    return f"output {verdict.output} {_off(found)}{first}"
+
+
+def _off(found: Difference) -> str:
+    return found.problem or f"is off by {found.fraction:.3g} of its largest magnitude"

@@ -81,6 +81,16 @@ class OpLayouts:
         serials = self.analysis.instances.get(self.index.get(op, -1), ())
         return [self.explicit[serial] for serial in serials if serial in self.explicit]
 
+    def later_layouts(self, op: ir.Operation) -> list[Sharding]:
+        """Returns the layouts into which the first result of an op is converted, in any instance."""
+        found, left = [], [each.results[0] for each in self.instances_of(op)]
+        while left:
+            users = [use.owner.operation for use in left.pop().uses]
+            conversions = [each for each in users if each.name in CONSTRAINTS]
+            found += [self._shardings[each.attributes["sharding"]] for each in conversions]
+            left += [each.results[0] for each in conversions]
+        return found
+
     def scatters_sums(self, op: ir.Operation) -> bool:
         """Returns whether a result of the op, in any instance, is summed over an axis that splits it afterwards."""
         clones = self.instances_of(op)

@@ -137,6 +137,7 @@ def check(
     *,
     policy: str | None = None,
     problem_of_stock: Callable[[], str] = lambda: "",
+    distrust: str = "",
     begun: WholeModuleCheck | None = None,
 ) -> ir.Module:
     """Returns the module with the best set of sites rewritten, and records a `Check`.
@@ -148,6 +149,7 @@ def check(
       policy: None for that of the pass plan-sites.
       problem_of_stock: says in words where stock XLA computes the module wrongly; empty if it does not. It is asked if
         the module would stay with XLA and can be taken over.
+      distrust: why it is taken over then without that question; empty if it is asked.
       begun: the check of `original` that has looked at the module before its sites were planned.
     If there is nothing to choose, nothing is compiled for CPU devices; for another target, the module is compiled and
     recorded.
@@ -167,7 +169,7 @@ def check(
         if devices != devices_of(original):
             _refuse(original, session, f"the module is for {devices_of(original)} devices, the target has {devices}")
         begun = WholeModuleCheck(original, pipeline, session, asked, takes_over)
-    begun.problem_of_stock = problem_of_stock
+    begun.problem_of_stock, begun.distrust = problem_of_stock, distrust
     return begun.run(rewritten, rows, groups)
 
 
@@ -242,6 +244,7 @@ class WholeModuleCheck:
         self.original, self.pipeline, self.session = original, pipeline, session
         self.policy, self.takes_over = policy, takes_over
         self.problem_of_stock: Callable[[], str] = lambda: ""
+        self.distrust = ""
         self.child = self.session.options.xla_child or xla_child.shared_child()
         self.target: Target | None = self.session.options.compile_for
         network = _option(self.pipeline, "network", SiteNetwork())
@@ -419,7 +422,7 @@ class WholeModuleCheck:
             wholes = [*wholes, fewest]
             outcomes.append(self.forms.outcome_of_whole(fewest, choice.outcome))
             winner = self._clearly_best(outcomes, choice)
-        if winner is None and wholes and (beside := self._beside_loops) is not None:
+        if winner is None and wholes and not self.distrust and (beside := self._beside_loops) is not None:
             wholes = [*wholes, beside]
             in_vain = found.unless_asked_in_vain(beside)
             outcomes.append(in_vain or self.forms.outcome_of_whole(beside, choice.outcome))
@@ -469,8 +472,11 @@ class WholeModuleCheck:
         """Returns the form beside its loops, if none of the forms with these outcomes is clearly faster than the module
         as it came; it will hardly be written in vain then."""
         none = self.criterion.outcome(self.forms.stock, self.forms.stock, 0)
-        is_needed = outcomes and not any(not each.problem and is_clearly_faster(each, none) for each in outcomes)
-        return [present(self._beside_loops.module)] if is_needed and self._beside_loops is not None else []
+        if not outcomes or self.distrust:
+            return []
+        if any(not each.problem and is_clearly_faster(each, none) for each in outcomes):
+            return []
+        return [] if self._beside_loops is None else [present(self._beside_loops.module)]
 
     def _most_promised_s(self) -> float:
         """Returns what no set of sites gains, by what they gain alone, and where that is not known by the bound."""
@@ -500,7 +506,7 @@ class WholeModuleCheck:
         unknown = [at for at, each in enumerate(outcomes) if each.of is None]
         if self._best_in_place_of_wrong(outcomes) is None and not unknown:
             return None
-        if not (wrong := self.problem_of_stock()):
+        if not (wrong := self.distrust or self.problem_of_stock()):
             return None
         if self._best_in_place_of_wrong(outcomes) is None:
             for at in unknown:
@@ -619,7 +625,9 @@ class WholeModuleCheck:
         kept = [each for each in results.diagnostics.diagnostics if each not in replaced]
         results.diagnostics.diagnostics[:] = [*kept, *winner.remarks]
         said = "XLA compiles no other form" if islands.problem else self._compared_whole(whole, islands)
-        said = f"stock XLA computes wrong values: {wrong}" if wrong else said + reason
+        said += reason
+        if wrong:
+            said = self.distrust or f"stock XLA computes wrong values: {wrong}"
         has_sites = self.groups or not self.are_sites_planned and self.replanned.found.edges
         place = "in place of its sites the" if has_sites else "the"
         loops = " but its loops" if LOOPS_STAY in winner.form else ""
@@ -631,7 +639,7 @@ class WholeModuleCheck:
             found=found,
             attempts=attempts,
             taken_over=winner.form,
-            wrong_stock=wrong,
+            wrong_stock="" if self.distrust else wrong,
             rows=winner.rows,
         )
         return module
