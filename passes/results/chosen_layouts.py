@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from reshard.passes.whole_module.whole_module_check import Check
 
 _NO_WORK = ("sdy.manual_computation", "func.return")
-_DOUBT = "XLA may compute wrong values with chosen ones, and it was not found to be right"
+_DOUBT = "XLA is not known to be right with chosen layouts"
 _STAY = "layouts between arguments and results stay"
 _THAN = "with those of propagation"
 

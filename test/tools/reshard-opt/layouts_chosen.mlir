@@ -3,15 +3,17 @@
 // RUN: %reshard-opt %s --split-input-file --topology v5e:2x4 --layouts chosen --no-check --remarks all 2>&1 >%t.mlir | FileCheck %s --check-prefix=LEFT
 
 // Nothing is split along "model", so that devices along it all do the same. With chosen layouts they share the rows,
-// and callers see no difference.
+// and callers see no difference. The program is too large for a run that compares values, so no op is left to XLA.
 
 // CHECK-LABEL: module
 // CHECK: func.func @main(%arg0: tensor<8192x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}
 // CHECK-SAME: -> (tensor<8192x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>})
-// CHECK: sdy.sharding_constraint %{{.*}} <@mesh, [{"data", "model"}, {}]> : tensor<8192x4096xf32>
+// CHECK: sdy.manual_computation(%arg0, %arg1, %arg2)
+// CHECK: stablehlo.dot_general {{.*}} -> tensor<1024x4096xf32>
 // CHECK: stablehlo.all_gather
 // CHECK-SAME: replica_groups = dense<{{\[\[}}0, 1, 2, 3], [4, 5, 6, 7]]>
 
+// SAID: the whole module is written per device: XLA is not known to be right with chosen layouts: a run takes
 // SAID: remark: layouts between arguments and results are chosen: modelled time {{.*}} us with chosen layouts, {{.*}} us with those of propagation
 
 // LEFT: remark: layouts between arguments and results stay: nothing is measured as a whole
