@@ -203,13 +203,18 @@ class _Contest:
         why_not = self._why_not_faster(found)
         if why_not and self._is_faster_with_memory(found):
             with contextlib.suppress(DiagnosedError):
-                laid_out = self._laid_out(max(self._stock.limited_bytes, self._network.memory_limit or 0))
+                laid_out = self._laid_out(self._most_bytes)
                 found = self._form_of(laid_out)
                 why_not = self._why_not_faster(found) and why_not  # what more memory allows is worth more
         if why_not or not (doubt := self._doubt(found)):
             return why_not or found
         found = self._form_of(laid_out, doubt)
         return self._why_not_faster(found) and doubt or self._doubt(found) or found
+
+    @property
+    def _most_bytes(self) -> int:
+        """Returns the memory that a form may need: as much as stock XLA's program, or the limit if that is higher."""
+        return max(self._stock.limited_bytes, self._network.memory_limit or 0)
 
     def _is_faster_with_memory(self, found: _Chosen) -> bool:
         """Returns whether a form would be taken if it needed less memory."""
@@ -268,11 +273,15 @@ class _Contest:
         return _LaidOut(compat.bytecode(module), module.context, own)
 
     def _form_of(self, laid_out: _LaidOut, doubt: str = "") -> _Chosen:
-        """Returns the module with chosen layouts after the pipeline and its checks.
+        """Returns the module with chosen layouts after the pipeline and its checks, whose forms may need as much memory
+        as stock XLA's program of the module as it came.
 
         Args:
           doubt: why ops are not to be left to XLA; empty if they may be.
         """
+        pipeline = self._pipeline
+        if self._stock.is_ok:
+            pipeline = pipeline.with_options({"memory-limit": str(self._most_bytes)})
         own, before = Session(laid_out.session.options), laid_out.session.results
         own.results.diagnostics.diagnostics += before.diagnostics.diagnostics
         own.results.statistics += before.statistics
@@ -283,8 +292,9 @@ class _Contest:
             return module
 
         asked = {"compiles": True, "value_bytes": None, "distrust": doubt}
-        handed = checks.run_and_checked(laid_out.parse, run, self._pipeline, own, **asked)
+        handed = checks.run_and_checked(laid_out.parse, run, pipeline, own, **asked)
         compiled = own.results.checks[-1].ours if own.results.checks else self._compiled(handed)
+        compiled = self._child.estimated(compiled, str(handed), self._devices, self._target)
         return _Chosen(handed, laid_out, own, compiled, self._criterion.outcome(self._stock, compiled, 0))
 
     def _compiled(self, module: ir.Module) -> Compiled:
