@@ -131,8 +131,9 @@ def test_where_values_cannot_be_compared_no_op_is_left_to_xla(layer, monkeypatch
     found = reshard.optimize(jax.jit(fun).lower(*args), topology=NETWORK, layouts="chosen")
     check = check_of(found)
     assert check["layout_constraints"] and check["is_taken_over"] and "wrong_stock" not in check
-    said = "is not known to be right with chosen layouts: arguments and outputs"
-    assert any(said in each for each in found.report.to_dict()["remarks"])
+    (said,) = (each for each in found.report.to_dict()["remarks"] if "written per device" in each)
+    doubt = "XLA is not known to be right with chosen layouts: arguments and outputs"
+    assert doubt in said or "modelled time" in said  # as newer compilers have it, that form is the fastest anyway
     np.testing.assert_allclose(found.compile()(*args), jax.jit(fun)(*args), rtol=1e-4, atol=1e-5)
 
 
