@@ -49,3 +49,25 @@ func.func @main(%a: tensor<16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>
   %1 = stablehlo.dynamic_update_slice %a, %0, %i : (tensor<16xf32>, tensor<4xf32>, tensor<i32>) -> tensor<16xf32>
   return %1 : tensor<16xf32>
 }""")
+
+
+SLICE = """
+sdy.mesh @mesh = <["x"=2, "y"=4]>
+func.func @main(%a: tensor<64x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{}}]>}}, %i: tensor<i32>)
+    -> tensor<32x16xf32> {{
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0 = stablehlo.dynamic_slice %a, {start}, %zero, sizes = [32, 16]
+    : (tensor<64x16xf32>, tensor<i32>, tensor<i32>) -> tensor<32x16xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{{}}, {{}}]> : tensor<32x16xf32>
+  %2 = sdy.sharding_constraint %1 <@mesh, [{split}]> : tensor<32x16xf32>
+  %3 = stablehlo.tanh %2 : tensor<32x16xf32>
+  return %3 : tensor<32x16xf32>
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("start", "split", "suspect"),
+    [("%i", '{"x"}, {}', True), ("%i", '{}, {"x"}', False), ("%zero", '{"x"}, {}', False), ("%i", "{}, {}", False)],
+)
+def test_a_slice_whose_result_is_split_behind_it_is_clamped_like_a_split_one(start, split, suspect):
+    assert is_suspect(SLICE.format(start=start, split=split)) == suspect
