@@ -283,8 +283,7 @@ class _Writer:
             for number, (tensor, kind) in enumerate(zip(tensors, kinds, strict=True)):
                 entries = {each.name: each.attr for each in attributes[number]} if attributes else {}
                 if isinstance(kind, ir.RankedTensorType) and (tensor is not None or not _is_split(entries)):
-                    layout = None if tensor is None else self.assignment.layouts[tensor]
-                    layout = None if tensor is None else self.factored.as_stated(tensor, layout)
+                    layout = None if tensor is None else self._layout_in_signature(tensor)
                     entries[SHARDING] = self._attr(layout or Sharding(((),) * ir.RankedTensorType(kind).rank))
                 if name == "arg_attrs" and self._is_donated_elsewhere(entries, tensor):
                     del entries[ALIASED]
@@ -292,12 +291,15 @@ class _Writer:
                 new.append(ir.DictAttr.get(entries))
             main.attributes[name] = ir.ArrayAttr.get(new)
 
+    def _layout_in_signature(self, tensor: int) -> Sharding | None:
+        return self.factored.as_stated(tensor, self.assignment.layouts[tensor])
+
     def _is_donated_elsewhere(self, entries: dict[str, ir.Attribute], tensor: int | None) -> bool:
         """Returns whether an argument is donated to a result that has another layout now; XLA takes no such alias."""
         if ALIASED not in entries:
             return False
         result = self.factored.results[ir.IntegerAttr(entries[ALIASED]).value]
-        one, other = (None if each is None else self.assignment.layouts[each] for each in (tensor, result))
+        one, other = (each if each is None else self._layout_in_signature(each) for each in (tensor, result))
         return one != other
 
     def _constrain_result(self, place: Place) -> None:

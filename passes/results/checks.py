@@ -83,41 +83,26 @@ def run_and_checked(
       needs_run: whether it has to be called with all of `pipeline`, as where the passes are watched.
       distrust: as in `checked`.
     """
-    asked = {"compiles": compiles, "value_bytes": value_bytes, "needs_run": needs_run}
-    if session.options.layouts != CHOSEN:
-        return _run_and_checked(parse_original, run, pipeline, session, **asked, distrust=distrust)
-    from reshard.passes.results import chosen_layouts
 
     def as_given() -> ir.Module:
-        return _run_and_checked(parse_original, run, pipeline, session, **asked)
+        first_row, before, begun = len(session.results.report_rows), len(session.results.checks), None
+        if compiles and not needs_run and pipeline.emission == AUTO:
+            from reshard.passes.whole_module import whole_module_check
 
-    problem = chosen_layouts.problem_of(pipeline, **asked)
+            begun = whole_module_check.begin(parse_original(), pipeline, session)
+            if begun is not None and (module := begun.before_sites()) is not None:
+                return _checked_further(parse_original, module, pipeline, session, first_row, before, value_bytes)
+        module = run(pipeline) if begun is None else begun.planned_and_rewritten(run)
+        rows, asked = session.results.report_rows[first_row:], {"compiles": compiles, "value_bytes": value_bytes}
+        asked |= {"begun": begun, "distrust": distrust}
+        return checked(parse_original, module, pipeline, session, rows, **asked)
+
+    if session.options.layouts != CHOSEN:
+        return as_given()
+    from reshard.passes.results import chosen_layouts
+
+    problem = chosen_layouts.problem_of(pipeline, compiles=compiles, needs_run=needs_run)
     return chosen_layouts.best(as_given, parse_original, pipeline, session, value_bytes, problem)
-
-
-def _run_and_checked(
-    parse_original: Callable[[], ir.Module],
-    run: Callable[[Pipeline], ir.Module],
-    pipeline: Pipeline,
-    session: Session,
-    *,
-    compiles: bool,
-    value_bytes: int | None,
-    needs_run: bool,
-    distrust: str | None = None,
-) -> ir.Module:
-    """Returns what `run_and_checked` does, with the layouts that the module has."""
-    first_row, before, begun = len(session.results.report_rows), len(session.results.checks), None
-    if compiles and not needs_run and pipeline.emission == AUTO:
-        from reshard.passes.whole_module import whole_module_check
-
-        begun = whole_module_check.begin(parse_original(), pipeline, session)
-        if begun is not None and (module := begun.before_sites()) is not None:
-            return _checked_further(parse_original, module, pipeline, session, first_row, before, value_bytes)
-    module = run(pipeline) if begun is None else begun.planned_and_rewritten(run)
-    rows, asked = session.results.report_rows[first_row:], {"compiles": compiles, "value_bytes": value_bytes}
-    asked |= {"begun": begun, "distrust": distrust}
-    return checked(parse_original, module, pipeline, session, rows, **asked)
 
 
 def checked(

@@ -49,8 +49,9 @@ _STAY = "layouts between arguments and results stay"
 _THAN = "with those of propagation"
 
 
-def problem_of(pipeline: Pipeline, *, compiles: bool, needs_run: bool, value_bytes: int | None) -> str:
-    """Returns in words why layouts cannot be chosen in a run; empty if they can."""
+def problem_of(pipeline: Pipeline, *, compiles: bool, needs_run: bool) -> str:
+    """Returns in words why layouts cannot be chosen in a run; empty if they can. The rest is as for
+    `checks.run_and_checked`."""
     planning = _planning(pipeline)
     if not compiles:
         return "nothing is measured as a whole"
