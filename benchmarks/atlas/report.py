@@ -57,9 +57,8 @@ def explanation(program: programs.Program, case: layouts.Case, module: ir.Module
     held = {argument: _sharding(layout) for argument, layout in zip(main.arguments, case.operands)}
     given = dict(zip(main.operations[len(main.operations) - 1].operands, map(_sharding, case.results)))
     for op in (each.operation for each in main.operations):
-        at = miscompilations.AtOp(
-            op, mesh, *([_layout(value, held, given) for value in side] for side in (op.operands, op.results))
-        )
+        operands, results = ([_layout(value, held, given) for value in side] for side in (op.operands, op.results))
+        at = miscompilations.AtOp(op, mesh, operands, results)
         if (row := miscompilations.miscompilation_of(at)) is not None:
             return row.name
     return SHARED if shared_windows.are_confused(module, main.arguments) else ""

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
+from ..ir.index_ranges import Range, Ranges
 from ..ir.ops import producer_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
@@ -26,12 +26,17 @@ from ..platform.typed import present
 
 @dataclass(frozen=True, slots=True)
 class AtOp:
-    """An op with the layouts of its operands and results; None stands for a value that is no ranked tensor."""
+    """An op with the layouts of its operands and results; None stands for a value that is no ranked tensor.
+
+    Attributes:
+      ranges: the ranges of integers in the module around the op, if they are kept for several ops.
+    """
 
     op: ir.Operation
     mesh: Mesh
     operands: Sequence[Sharding | None]
     results: Sequence[Sharding | None]
+    ranges: Ranges = field(default_factory=Ranges)
 
     def shards(self, number: int, is_result: bool = False) -> tuple[int, ...]:
         """Returns into how many parts each dimension of an operand or result is split."""
@@ -154,17 +159,13 @@ def _splits_slices(at: AtOp) -> bool:
     sizes = ir.RankedTensorType(at.op.results[0].type).shape
     counts = at.shards(0, is_result=True)
     return any(
-        counts[dim] > 1 and a != b and not _fits(at.op.operands[1 + dim], a - b)
+        counts[dim] > 1 and a != b and not _fits(at.ranges.of(at.op.operands[1 + dim]), a - b)
         for dim, (a, b) in enumerate(zip(whole, sizes))
     )
 
 
-def _fits(start: ir.Value, most: int) -> bool:
-    producer = producer_of(start)
-    if producer is None or producer.name != "stablehlo.constant":
-        return False
-    splat: Any = ir.DenseElementsAttr(producer.attributes["value"]).get_splat_value()  # any number attribute
-    return 0 <= int(splat.value) <= most
+def _fits(start: Range | None, most: int) -> bool:
+    return start is not None and 0 <= start[0] and start[1] <= most
 
 
 def _writes_what_it_reads(at: AtOp) -> bool:
@@ -259,7 +260,7 @@ TABLE = (
     Miscompilation(
         "clamped starts",
         frozenset({"stablehlo.dynamic_slice"}),
-        "the result is split along a sliced dimension whose start is not a constant inside",
+        "the result is split along a sliced dimension whose start may lie outside",
         "XLA clamps the start of each device's part, not that of the whole slice",
         "0.10.2",
         "docs/upstream/clamped-starts.md",

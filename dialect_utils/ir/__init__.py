@@ -6,6 +6,7 @@ __all__ = [
     "expected_diagnostics",
     "functions",
     "fusing",
+    "index_ranges",
     "loop_trips",
     "module_files",
     "ops",

@@ -6,16 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..platform.bindings import ir
+from .ops import ops_in, parent_of
+
+FUNCTION = "func.func"
+CALL = "func.call"
 
 
 def functions_of(module: ir.Operation) -> list[ir.Operation]:
     """Returns the functions of a module."""
-    return [op.operation for op in module.regions[0].blocks[0].operations if op.operation.name == "func.func"]
+    return [op.operation for op in module.regions[0].blocks[0].operations if op.operation.name == FUNCTION]
 
 
 def public_functions(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
     """Returns the public functions with a body that are among some ops."""
-    return [op for op in ops if op.name == "func.func" and is_public(op) and has_body(op)]
+    return [op for op in ops if op.name == FUNCTION and is_public(op) and has_body(op)]
 
 
 def symbol(op: ir.Operation) -> str:
@@ -39,6 +43,46 @@ def has_body(function: ir.Operation) -> bool:
     return len(function.regions[0].blocks) == 1
 
 
+def function_called(call: ir.Operation) -> ir.Operation | None:
+    """Returns the function that a `func.call` runs; None if the module around it has none of that name."""
+    name = _callee(call)
+    around = call
+    while around.name != FUNCTION:
+        around = parent_of(around)
+    return next((each for each in functions_of(parent_of(around)) if symbol(each) == name), None)
+
+
+def calls_by_name(module: ir.Operation) -> dict[str, list[ir.Operation]]:
+    """Returns the calls of each function, without functions that something else than a `func.call` names, too."""
+    calls: dict[str, list[ir.Operation]] = {}
+    others = set()
+    for op in ops_in(module):
+        if op.name == CALL:
+            calls.setdefault(_callee(op), []).append(op)
+        else:
+            others |= _named_in(op)
+    return {name: found for name, found in calls.items() if name not in others}
+
+
+def _callee(call: ir.Operation) -> str:
+    return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+
+
+def _named_in(op: ir.Operation) -> set[str]:
+    """Returns the functions that an op names in an attribute of its own or in a list of it."""
+    found = set()
+    for name in _WITH_FUNCTIONS.get(op.name, ()):
+        if name in op.attributes:
+            attr = op.attributes[name]
+            each = ir.ArrayAttr(attr) if isinstance(attr, ir.ArrayAttr) else [attr]
+            found |= {ir.FlatSymbolRefAttr(reference).value for reference in each}
+    return found
+
+
+# Ops that run functions in another way than a call does, and the attributes with their names.
+_WITH_FUNCTIONS = {"stablehlo.composite": ("decomposition",), "stablehlo.custom_call": ("called_computations",)}
+
+
 def signature(function: ir.Operation) -> ir.FunctionType:
     """Returns the types of the arguments and results of a function."""
     return ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
@@ -47,4 +91,4 @@ def signature(function: ir.Operation) -> ir.FunctionType:
 def has_discardable_symbols(module: ir.Operation) -> bool:
     """Returns whether a module has more at its top than meshes and public functions: `symbol-dce` may remove it."""
     ops = [each.operation for each in module.regions[0].blocks[0].operations]
-    return not all(op.name == "sdy.mesh" or (op.name == "func.func" and visibility(op) == "public") for op in ops)
+    return not all(op.name == "sdy.mesh" or (op.name == FUNCTION and visibility(op) == "public") for op in ops)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import graphlib
+from dataclasses import dataclass
 
 from ..platform.bindings import ir
 from .ops import CONSTANTS, LOOPS, ops_around, ops_in, producer_of, terminator_of
@@ -75,11 +76,23 @@ def trips_of(loop: ir.Operation) -> int:
     return 1 if known is None else known
 
 
-def known_trips_of(loop: ir.Operation) -> int | None:
-    """Returns the number of iterations; None if it is not known.
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A scalar that a loop carries, adds a constant to in each turn, and runs as long as it is below `end`.
 
-    Known are loops that count a carried scalar up by a constant, from a constant, while it is below a constant.
+    Attributes:
+      number: which of the carried values it is.
+      end: the bound, as the condition has it.
+      step: what is added.
     """
+
+    number: int
+    end: ir.Value
+    step: int
+
+
+def counter_of(loop: ir.Operation) -> Counter | None:
+    """Returns what a loop counts; None if it is not of this kind."""
     condition, body = (region.blocks[0] for region in loop.regions)
     compare = producer_of(terminator_of(condition).operands[0])
     if (
@@ -88,14 +101,26 @@ def known_trips_of(loop: ir.Operation) -> int | None:
         or "LT" not in str(compare.attributes["comparison_direction"])
     ):
         return None
-    counter, end = compare.operands[0], _constant(compare.operands[1])
-    if end is None or not isinstance(counter.owner, ir.Block) or counter.owner != condition:
+    counter, end = compare.operands
+    if not isinstance(counter.owner, ir.Block) or counter.owner != condition:
         return None
     number = ir.BlockArgument(counter).arg_number
-    start, step = _constant(loop.operands[number]), _step(body, number)
-    if start is None or not step or step < 0:
+    step = _step(body, number)
+    return None if step is None else Counter(number, end, step)
+
+
+def known_trips_of(loop: ir.Operation) -> int | None:
+    """Returns the number of iterations; None if it is not known.
+
+    Known are loops that count a carried scalar up by a constant, from a constant, while it is below a constant.
+    """
+    counter = counter_of(loop)
+    if counter is None or counter.step <= 0:
         return None
-    return max(0, -(-(end - start) // step))
+    start, end = _constant(loop.operands[counter.number]), _constant(counter.end)
+    if start is None or end is None:
+        return None
+    return max(0, -(-(end - start) // counter.step))
 
 
 def _step(body: ir.Block, number: int) -> int | None:

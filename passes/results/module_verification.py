@@ -4,11 +4,13 @@
 All three runs take the same inputs. If outputs depart from those of the unsharded run, the first wrong op is searched:
 the module runs in a form that returns the operands and results of each op, and each op is applied once more, unsharded,
 to the operands that it had. See `dialect_utils.compare.instrumented`. If every op is right for its operands, the
-outputs depart by rounding alone, which a comparison, a rounding to integers or a cancellation has made large.
+outputs depart by rounding alone, which a comparison, a rounding to integers or a cancellation has made large. Ops in
+loops and calls are not watched; there the program's [sensitivity](`dialect_utils.compare.sensitivity`) tells.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +21,7 @@ from reshard.dialect_utils.compare import instrumented as watched_modules
 from reshard.dialect_utils.compare.array_differences import Difference, difference
 from reshard.dialect_utils.compare.instrumented import ARGUMENT, OPERAND, RESULT, Key, NoUnshardedForm, WatchedOp
 from reshard.dialect_utils.compare.rounding import Rounding, ops_behind, rounding_of, roundings_of_results
+from reshard.dialect_utils.compare.sensitivity import Calm, Sensitivity
 from reshard.dialect_utils.ir.diagnostics import Place, error_at, place_of
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
@@ -230,12 +233,36 @@ class _Verifier:
         if verdict.status != WRONG:
             return verdict
         self.progress(f"{name} departs at output {verdict.output}; searching for the op")
-        return _Search(self, module, verdict).run()
+        found = _Search(self, module, verdict).run()
+        if found.status != WRONG or not _is_inside_others(found.fault):
+            return found
+        self.progress(f"running {name} on inputs on which it enlarges no errors")
+        return self._if_rounded(found, ran, module)
 
-    def _compared(self, ran: Ran) -> Verdict:
+    def _if_rounded(self, verdict: Verdict, ran: Ran, module: ir.Module) -> Verdict:
+        """Returns ROUNDED for a module that is wrong, if rounding explains that, and smaller inputs give the same."""
+        sensitivity = self._sensitivity
+        if not sensitivity.explains(ran.outputs) or (calm := sensitivity.calm) is None:
+            return verdict
+        again = self._run(watched_modules.without_numbers(module), calm.inputs)
+        if again.status != "ok" or not self._compared(again, calm.outputs).is_right:
+            return verdict
+        return replace(verdict, status=ROUNDED, message=rounded_text(calm), fault=None)
+
+    @functools.cached_property
+    def _sensitivity(self) -> Sensitivity:
+        text = watched_modules.without_numbers(present(self.reference))
+
+        def run(inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
+            ran = self._run(text, inputs, devices=1)
+            return ran.outputs if ran.status == "ok" else None
+
+        return Sensitivity(run, self.inputs, self.expected, [each.limit for each in self.roundings])
+
+    def _compared(self, ran: Ran, expected: Sequence[np.ndarray] | None = None) -> Verdict:
         found = [
             difference(a, b, limit.limit)
-            for a, b, limit in zip(self.expected, ran.outputs, self.roundings, strict=True)
+            for a, b, limit in zip(expected or self.expected, ran.outputs, self.roundings, strict=True)
         ]
         wrong = [number for number, each in enumerate(found) if not each.is_within_limit]
         if wrong:
@@ -253,7 +280,7 @@ class _Verifier:
         """
         first, second = stock_verdict.fault, our_verdict.fault
         if first and second and first.number == second.number and second.what.startswith("result"):
-            if second.op.split()[0] not in _HOLD_OTHERS:
+            if not _is_inside_others(second):
                 return True
         return self._are_alike(stock, ours)
 
@@ -442,6 +469,19 @@ def _windows(ops: Sequence[WatchedOp]) -> Iterator[list[WatchedOp]]:
         size += op.bytes
     if window:
         yield window
+
+
+def _is_inside_others(fault: Fault | None) -> bool:
+    """Returns whether the wrong op may be one in a loop, a branch or a call, which is not watched."""
+    return fault is None or fault.op.split()[0] in _HOLD_OTHERS
+
+
+def rounded_text(calm: Calm) -> str:
+    """Returns in words why a difference is rounding."""
+    return (
+        f"inputs that differ in their last bits alone move it as far, and with inputs of a {calm.divisor}th the size, "
+        "where they do not, it is right"
+    )
 
 
 def seeded(module: ir.Module, seed: int) -> list[np.ndarray]:

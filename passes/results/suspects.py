@@ -11,6 +11,7 @@ from reshard.dialect_utils.analysis.miscompilations import OPS, AtOp, has_later_
 from reshard.dialect_utils.analysis.module_analysis import analyse
 from reshard.dialect_utils.emission.shared_windows import WINDOWED, are_confused
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.ir.index_ranges import Ranges
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.sites.op_layouts import OpLayouts
@@ -32,15 +33,16 @@ def may_be_wrong(module: ir.Module) -> bool:
         layouts = OpLayouts(analyse(module), asked)
     except DiagnosedError:
         return False
-    return any(_is_suspect(op, layouts) for op in layouts.index)
+    ranges = Ranges()
+    return any(_is_suspect(op, layouts, ranges) for op in layouts.index)
 
 
-def _is_suspect(op: ir.Operation, layouts: OpLayouts) -> bool:
+def _is_suspect(op: ir.Operation, layouts: OpLayouts, ranges: Ranges) -> bool:
     for mesh in layouts.meshes.values():
         if (found := layouts.of(op, mesh)) is not None:
             results = [found.results]
             if has_later_layouts(op):
                 results += [[each, *found.results[1:]] for each in layouts.later_layouts(op)]
-            rows = [miscompilation_of(AtOp(op, mesh, found.operands, each)) for each in results]
+            rows = [miscompilation_of(AtOp(op, mesh, found.operands, each, ranges)) for each in results]
             return any(row is not None and row.is_of_partitioner for row in rows)
     return bool(layouts.instances_of(op))  # it is there, in layouts on several meshes

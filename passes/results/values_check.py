@@ -28,6 +28,7 @@ from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.compare import instrumented as watched_modules
 from reshard.dialect_utils.compare.array_differences import Difference, difference
 from reshard.dialect_utils.compare.rounding import Rounding, roundings_of_results
+from reshard.dialect_utils.compare.sensitivity import Sensitivity
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform import progress
@@ -204,21 +205,41 @@ class _Checker:
             said = "it differs from stock XLA" if stock.status == "ok" else f"stock XLA: {stock.message}"
             raise _NotChecked(f"{said}, and it cannot run on one device")
         differences = self._differences(alone.outputs, ours.outputs)
+        sensitivity = Sensitivity(
+            self._outputs_unsharded, self.inputs, alone.outputs, [each.limit for each in differences]
+        )
         if off := [at for at, each in enumerate(differences) if not each.is_within_limit]:
+            if rounded := self._rounded(sensitivity, self.rewritten, ours):
+                return ValuesCheck(ROUNDED, rounded, outputs=outputs)
             return ValuesCheck(WRONG, f"output {off[0]} {_off(differences[off[0]])}", outputs=outputs)
         if stock.status != "ok":
             return ValuesCheck(WITHIN, module_verification.failure_text(stock), outputs=outputs)
+        if rounded := self._rounded(sensitivity, self.original, stock):
+            return ValuesCheck(WITHIN, f"stock XLA is further off: {rounded}", outputs=outputs)
         return ValuesCheck(STOCK_IS_WRONG, "stock XLA computes this program wrongly, ours is right", outputs=outputs)
 
-    def _run_unsharded(self) -> Ran | None:
+    def _rounded(self, sensitivity: Sensitivity, module: ir.Module, ran: Ran) -> str:
+        """Returns why a run that differs from that on one device does so by rounding; empty if it does not."""
+        if not sensitivity.explains(ran.outputs) or (calm := sensitivity.calm) is None:
+            return ""
+        again = self._run(module, inputs=calm.inputs)
+        if again.status != "ok" or self._status(calm.outputs, again.outputs) == WRONG:
+            return ""
+        return module_verification.rounded_text(calm)
+
+    def _run_unsharded(self, inputs: Sequence[np.ndarray] | None = None) -> Ran | None:
         """Returns a run of the original on one device; None if there is none."""
         numbered = self._copy(self.original)
         watched_modules.number_ops(numbered)
         try:
-            ran = self._run(watched_modules.unsharded(numbered), devices=1)
+            ran = self._run(watched_modules.unsharded(numbered), devices=1, inputs=inputs)
         except watched_modules.NoUnshardedForm:
             return None
         return ran if ran.status == "ok" else None
+
+    def _outputs_unsharded(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
+        ran = self._run_unsharded(inputs)
+        return None if ran is None else ran.outputs
 
     def problem_of_stock(self) -> str:
         self._refuse_what_cannot_run()
@@ -265,11 +286,12 @@ class _Checker:
     def _child(self) -> xla_child.XlaChild:
         return self.session.options.xla_child or xla_child.shared_child()
 
-    def _run(self, module: ir.Module, devices: int | None = None) -> Ran:
+    def _run(self, module: ir.Module, devices: int | None = None, inputs: Sequence[np.ndarray] | None = None) -> Ran:
         self.runs += 1
         devices = devices or devices_of(self.original)
+        inputs = self.inputs if inputs is None else inputs
         text = watched_modules.without_numbers(module)
-        return self._child.run(text, self.inputs, devices, timeout_s=MOST_SECONDS, optimizes=False)
+        return self._child.run(text, inputs, devices, timeout_s=MOST_SECONDS, optimizes=False)
 
     def _run_stock(self) -> Ran:
         """Runs the original on inputs of both signs, or on positive ones if these give fewer infinities and NaNs.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from reshard.dialect_utils.analysis import miscompilations
+from reshard.dialect_utils.ir.index_ranges import Ranges
 from reshard.dialect_utils.ir.ops import CONSTRAINTS, LOOPS, producer_of, short_name
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
@@ -130,6 +131,7 @@ class SiteJudge:
         self.conversions = conversions
         self._op_layouts = op_layouts
         self._oracle = oracle
+        self._ranges = Ranges()
         self._verdicts = Verdicts(conversions.record, Criterion(policy, conversions.network), oracle)
 
     def verdicts(self, brought: Sequence[Verdict | Case]) -> list[Verdict]:
@@ -242,7 +244,8 @@ class SiteJudge:
             return f"XLA partitions {short_name(op)} wrongly in some layouts, and those around this one are unknown"
         for (is_result, number), attr in fixed.items():
             (layouts.results if is_result else layouts.operands)[number] = self.conversions.shardings[attr]
-        found = miscompilations.miscompilation_of(miscompilations.AtOp(op, mesh, layouts.operands, layouts.results))
+        at = miscompilations.AtOp(op, mesh, layouts.operands, layouts.results, self._ranges)
+        found = miscompilations.miscompilation_of(at)
         return found.reason if found is not None else ""
 
 

@@ -278,7 +278,7 @@ def _verdict_lines(name: str, verdict: Verdict) -> list[str]:
 _STATUS_TEXTS = {
     "equal": "equal, bit for bit",
     "within tolerance": "equal within tolerance",
-    "rounded": "equal op by op",
+    "rounded": "right but for rounding",
     "wrong": "WRONG",
     "failed": "FAILED",
     "unknown": "ran",

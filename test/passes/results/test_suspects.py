@@ -71,3 +71,37 @@ func.func @main(%a: tensor<64x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}
 )
 def test_a_slice_whose_result_is_split_behind_it_is_clamped_like_a_split_one(start, split, suspect):
     assert is_suspect(SLICE.format(start=start, split=split)) == suspect
+
+
+PARTS = """
+sdy.mesh @mesh = <["x"=4]>
+func.func private @part(%a: tensor<64x16xf32>, %i: tensor<i32>) -> tensor<16x16xf32> {
+  %size = stablehlo.constant dense<16> : tensor<i32>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %start = stablehlo.multiply %i, %size : tensor<i32>
+  %0 = stablehlo.dynamic_slice %a, %start, %zero, sizes = [16, 16]
+    : (tensor<64x16xf32>, tensor<i32>, tensor<i32>) -> tensor<16x16xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{"x"}, {}]> : tensor<16x16xf32>
+  return %1 : tensor<16x16xf32>
+}
+func.func @main(%a: tensor<64x16xf32>) -> tensor<16x16xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %sum = stablehlo.constant dense<0.0> : tensor<16x16xf32>
+  %0:2 = stablehlo.while(%i = %zero, %s = %sum) : tensor<i32>, tensor<16x16xf32> cond {
+    %end = stablehlo.constant dense<TURNS> : tensor<i32>
+    %more = stablehlo.compare LT, %i, %end : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %more : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %part = func.call @part(%a, %i) : (tensor<64x16xf32>, tensor<i32>) -> tensor<16x16xf32>
+    %t = stablehlo.add %s, %part : tensor<16x16xf32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %t : tensor<i32>, tensor<16x16xf32>
+  }
+  return %0#1 : tensor<16x16xf32>
+}"""
+
+
+@pytest.mark.parametrize(("turns", "suspect"), [(4, False), (5, True)])
+def test_a_slice_that_starts_at_a_loops_counter_is_clamped_where_the_loop_runs_too_far(turns, suspect):
+    assert is_suspect(PARTS.replace("TURNS", str(turns))) == suspect

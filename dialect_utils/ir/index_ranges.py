@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between which numbers the elements of an integer tensor lie, where that follows from the ops that compute them.
+
+Interval arithmetic from a value back to constants, iotas, counters of loops and the bounds of types, through calls. A
+sum or product that may leave its type wraps around, so it may be any number of the type. What nobody knows is any
+number, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..platform.bindings import ir, stablehlo
+from .functions import CALL, FUNCTION, calls_by_name, function_called, has_body, is_public, symbol
+from .loop_trips import counter_of
+from .ops import CONSTANTS, CONSTRAINTS, LOOPS, owner_of_argument, parent_of, producer_of, terminator_of
+
+Range = tuple[int, int]  # the least and the largest number
+_DEEPEST = 64  # ops behind one another that are looked at
+
+
+@dataclass(slots=True)
+class Ranges:
+    """The ranges of values, each found once. The module must not change meanwhile.
+
+    Attributes:
+      known: what was found so far. A value that is being looked at has the range of its type there.
+      depth: how many values are being looked at.
+      calls: the calls of private functions by name; None until one is needed.
+    """
+
+    known: dict[ir.Value, Range] = field(default_factory=dict)
+    depth: int = 0
+    calls: dict[str, list[ir.Operation]] | None = None
+
+    def of(self, value: ir.Value) -> Range | None:
+        """Returns between which numbers all elements lie, both inclusive; None if they are no integers."""
+        whole = _range_of_type(value)
+        if whole is None or self.depth == _DEEPEST:
+            return whole
+        if value not in self.known:
+            self.known[value] = whole
+            self.depth += 1
+            op = producer_of(value)
+            found = self._of_argument(value) if op is None else self._of_result(op, value)
+            self.depth -= 1
+            if found is not None and whole[0] <= found[0] and found[1] <= whole[1]:
+                self.known[value] = found
+        return self.known[value]
+
+    def _of_all(self, values: Sequence[ir.Value]) -> list[Range] | None:
+        """Returns the range of each; None if one has none."""
+        found = [each for value in values if (each := self.of(value)) is not None]
+        return found if len(found) == len(values) else None
+
+    def _of_result(self, op: ir.Operation, value: ir.Value) -> Range | None:
+        if op.name in LOOPS:
+            return self._of_carried(op, ir.OpResult(value).result_number, is_behind=True)
+        if op.name == CALL:
+            return self._of_call(op, ir.OpResult(value).result_number)
+        if op.name in CONSTANTS:
+            return _of_constant(op)
+        if op.name == "stablehlo.iota":
+            return _of_iota(op)
+        if op.name in _LIKE_OPERANDS:
+            ranges = self._of_all(_LIKE_OPERANDS[op.name](op, ir.OpResult(value).result_number))
+            return None if ranges is None else _union(ranges)
+        if op.name not in _BY_OPERANDS or (ranges := self._of_all(op.operands)) is None:
+            return None
+        return _BY_OPERANDS[op.name](op, ranges)
+
+    def _of_argument(self, value: ir.Value) -> Range | None:
+        op = owner_of_argument(value)
+        if op.name == FUNCTION:
+            operands = [call.operands[ir.BlockArgument(value).arg_number] for call in self._calls_of(op)]
+            ranges = self._of_all(operands)
+            return _union(ranges) if ranges else None
+        if op.name not in LOOPS:
+            return None
+        is_of_condition = value.owner == op.regions[0].blocks[0]
+        return self._of_carried(op, ir.BlockArgument(value).arg_number, is_behind=is_of_condition)
+
+    def _of_carried(self, loop: ir.Operation, number: int, is_behind: bool) -> Range | None:
+        """Returns the range of a carried value in the body of a loop, or in its condition and behind it."""
+        start = self.of(loop.operands[number])
+        body = loop.regions[1].blocks[0]
+        if terminator_of(body).operands[number] == body.arguments[number]:
+            return start
+        counter = counter_of(loop)
+        if start is None or counter is None or counter.number != number or counter.step <= 0:
+            return None
+        end, whole = self.of(counter.end), _range_of_type(loop.operands[number])
+        if end is None or whole is None or end[1] - 1 + counter.step > whole[1]:
+            return None
+        if is_behind:
+            return start[0], max(start[1], end[1] - 1 + counter.step)
+        return start[0], max(start[0], end[1] - 1)
+
+    def _of_call(self, call: ir.Operation, number: int) -> Range | None:
+        """Returns the range of a result of a function, if its arguments are as they are in this call."""
+        function = function_called(call)
+        if function is None or not has_body(function):
+            return None
+        block = function.regions[0].blocks[0]
+        given = [self.of(operand) for operand in call.operands]
+        known = {argument: each for argument, each in zip(block.arguments, given) if each is not None}
+        return Ranges(known, self.depth, self.calls).of(terminator_of(block).operands[number])
+
+    def _calls_of(self, function: ir.Operation) -> list[ir.Operation]:
+        """Returns the calls of a function; none if others than `func.call` may run it."""
+        if is_public(function):
+            return []
+        if self.calls is None:
+            self.calls = calls_by_name(parent_of(function))
+        return self.calls.get(symbol(function), [])
+
+
+def _range_of_type(value: ir.Value) -> Range | None:
+    if not isinstance(value.type, ir.RankedTensorType):
+        return None
+    element = ir.ShapedType(value.type).element_type
+    if not isinstance(element, ir.IntegerType):
+        return None
+    if element.width == 1:
+        return 0, 1
+    if element.is_unsigned:
+        return 0, 2**element.width - 1
+    return -(2 ** (element.width - 1)), 2 ** (element.width - 1) - 1
+
+
+def _union(ranges: list[Range]) -> Range:
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+# ---- what has no operands
+
+
+def _of_constant(op: ir.Operation) -> Range | None:
+    attr = op.attributes["value"]
+    if not isinstance(attr, ir.DenseIntElementsAttr):
+        return None
+    if attr.is_splat:
+        return int(attr[0]), int(attr[0])
+    elements = np.array(attr)
+    return (int(elements.min()), int(elements.max())) if elements.size else None
+
+
+def _of_iota(op: ir.Operation) -> Range:
+    dimension = ir.IntegerAttr(op.attributes["iota_dimension"]).value
+    return 0, ir.ShapedType(op.results[0].type).shape[dimension] - 1
+
+
+# ---- results whose elements are elements of operands
+
+
+def _all(op: ir.Operation, _number: int) -> list[ir.Value]:
+    return [*op.operands]
+
+
+def _first(op: ir.Operation, _number: int) -> list[ir.Value]:
+    return [op.operands[0]]
+
+
+def _same(op: ir.Operation, number: int) -> list[ir.Value]:
+    return [op.operands[number]]
+
+
+def _two(op: ir.Operation, _number: int) -> list[ir.Value]:
+    return [op.operands[0], op.operands[1]]
+
+
+_LIKE_OPERANDS: dict[str, Callable[[ir.Operation, int], list[ir.Value]]] = {
+    **{
+        f"stablehlo.{name}": _first
+        for name in ("reshape", "broadcast_in_dim", "transpose", "slice", "reverse", "dynamic_slice", "gather")
+    },
+    **{name: _first for name in CONSTRAINTS},
+    "stablehlo.concatenate": _all,
+    "stablehlo.pad": _two,
+    "stablehlo.dynamic_update_slice": _two,
+    "stablehlo.optimization_barrier": _same,
+}
+
+
+# ---- results that are computed from operands, element by element
+
+
+def _sum(_op: ir.Operation, ranges: list[Range]) -> Range:
+    (a, b), (c, d) = ranges
+    return a + c, b + d
+
+
+def _difference(_op: ir.Operation, ranges: list[Range]) -> Range:
+    (a, b), (c, d) = ranges
+    return a - d, b - c
+
+
+def _product(_op: ir.Operation, ranges: list[Range]) -> Range:
+    one, other = ranges
+    products = [a * b for a in one for b in other]
+    return min(products), max(products)
+
+
+def _quotient(_op: ir.Operation, ranges: list[Range]) -> Range | None:
+    """Rounded towards zero."""
+    (low, high), (least, most) = ranges
+    if least <= 0:
+        return None
+    by = (least, most)
+    quotients = [abs(a) // b * (1 if a >= 0 else -1) for a in (low, high) for b in by]
+    return min(quotients), max(quotients)
+
+
+def _rest(_op: ir.Operation, ranges: list[Range]) -> Range | None:
+    """Has the sign of the dividend."""
+    (low, high), (least, most) = ranges
+    if least <= 0:
+        return None
+    return max(min(low, 0), 1 - most), min(max(high, 0), most - 1)
+
+
+def _least(_op: ir.Operation, ranges: list[Range]) -> Range:
+    (a, b), (c, d) = ranges
+    return min(a, c), min(b, d)
+
+
+def _most(_op: ir.Operation, ranges: list[Range]) -> Range:
+    (a, b), (c, d) = ranges
+    return max(a, c), max(b, d)
+
+
+def _clamped(_op: ir.Operation, ranges: list[Range]) -> Range:
+    """min(max(x, least), most), as StableHLO has it where the bounds cross, too."""
+    least, x, most = ranges
+    return min(max(x[0], least[0]), most[0]), min(max(x[1], least[1]), most[1])
+
+
+def _conjunction(_op: ir.Operation, ranges: list[Range]) -> Range | None:
+    """A number that is not negative has no bits above its own, and neither has what it lets through."""
+    highs = [high for low, high in ranges if low >= 0]
+    return (0, min(highs)) if highs else None
+
+
+def _converted(_op: ir.Operation, ranges: list[Range]) -> Range:
+    return ranges[0]
+
+
+def _selected(_op: ir.Operation, ranges: list[Range]) -> Range:
+    condition, chosen, other = ranges
+    return _union([each for each, bit in ((chosen, 1), (other, 0)) if condition[0] <= bit <= condition[1]])
+
+
+def _compared(op: ir.Operation, ranges: list[Range]) -> Range:
+    (a, b), (c, d) = ranges
+    direction = stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
+    is_always, is_never = {
+        "LT": (b < c, a >= d),
+        "LE": (b <= c, a > d),
+        "GT": (a > d, b <= c),
+        "GE": (a >= d, b < c),
+        "EQ": (a == b == c == d, b < c or d < a),
+        "NE": (b < c or d < a, a == b == c == d),
+    }[direction]
+    return (1, 1) if is_always else (0, 0) if is_never else (0, 1)
+
+
+_BY_OPERANDS: dict[str, Callable[[ir.Operation, list[Range]], Range | None]] = {
+    "stablehlo.add": _sum,
+    "stablehlo.subtract": _difference,
+    "stablehlo.multiply": _product,
+    "stablehlo.divide": _quotient,
+    "stablehlo.remainder": _rest,
+    "stablehlo.minimum": _least,
+    "stablehlo.maximum": _most,
+    "stablehlo.clamp": _clamped,
+    "stablehlo.and": _conjunction,
+    "stablehlo.convert": _converted,
+    "stablehlo.select": _selected,
+    "stablehlo.compare": _compared,
+}

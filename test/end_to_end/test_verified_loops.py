@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`verify` on loops, whose ops are not watched: what rounding does there is told from what is wrong."""
+
+import pytest
+
+from reshard.dialect_utils.compare.instrumented import number_ops
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.xla.child import shared_child
+from reshard.passes.results.module_verification import ROUNDED, WRONG, verify
+
+LAYERS = """
+sdy.mesh @mesh = <["x"=4]>
+func.func @main(%x: tensor<16x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+                %w: tensor<10x64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {}]>}) -> tensor<16x64xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %zero, %v = %x) : tensor<i32>, tensor<16x64xf32> cond {
+    %end = stablehlo.constant dense<10> : tensor<i32>
+    %more = stablehlo.compare LT, %i, %end : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %more : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %slice = stablehlo.dynamic_slice %w, %i, %zero, %zero, sizes = [1, 64, 64]
+      : (tensor<10x64x64xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x64x64xf32>
+    %layer = stablehlo.reshape %slice : (tensor<1x64x64xf32>) -> tensor<64x64xf32>
+    %split = sdy.sharding_constraint %v <@mesh, [{}, {COLUMNS}]> : tensor<16x64xf32>
+    %y = stablehlo.dot_general %split, %layer, contracting_dims = [1] x [0]
+      : (tensor<16x64xf32>, tensor<64x64xf32>) -> tensor<16x64xf32>
+    %gain = stablehlo.constant dense<GAIN> : tensor<16x64xf32>
+    %z = stablehlo.multiply %y, %gain : tensor<16x64xf32>
+    %next = stablehlo.tanh %z : tensor<16x64xf32>
+    %j = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %j, %next : tensor<i32>, tensor<16x64xf32>
+  }
+  return %0#1 : tensor<16x64xf32>
+}"""
+
+
+def layers(columns: str = "", gain: str = "1.0") -> str:
+    return LAYERS.replace("COLUMNS", columns).replace("GAIN", gain)
+
+
+@pytest.mark.parametrize(("gain", "status"), [("1.0", ROUNDED), ("1.01", WRONG)])
+def test_a_loop_that_enlarges_rounding_is_wrong_only_if_small_inputs_say_so(gain, status):
+    with make_context() as context, ir.Location.unknown(context):
+        modules = [ir.Module.parse(text) for text in (layers(), layers('"x"', gain))]
+        for each in modules:
+            number_ops(each)
+        found = verify(*modules, 4, shared_child())
+    assert found.stock.is_right
+    assert found.ours.status == status, found
+    assert found.ours.difference.fraction > 10 * found.ours.difference.limit
