@@ -36,7 +36,7 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
-_ONE_DRAW_IN = {"quick": 3, "slow": 6}  # by tier
+_ONE_DRAW_IN = {"quick": 3, "slow": 8}  # by tier
 for _name, _count in (("quick", 40), ("some", 70)):  # of tests that do not say how many; otherwise 100
     hypothesis.settings.register_profile(_name, max_examples=_count)
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
