@@ -96,3 +96,9 @@ def copy_region(op: ir.Operation, before: ir.Region, after: ir.Region) -> None:
                 for number, operand in enumerate(each.operands):
                     twin.operands[number] = values[operand]
                 values.update(zip(each.results, twin.results, strict=True))
+
+
+def only_user(value: ir.Value) -> ir.Operation | None:
+    """Returns the user of a value if it has one use."""
+    users = list(value.uses)
+    return users[0].owner.operation if len(users) == 1 else None

@@ -331,7 +331,7 @@ class _Function:
         results = self._stated("res_attrs", [each.type for each in self.returned])
         entry = self.analysed.regions[0].blocks[0]
         pairs = zip(entry.arguments, arguments, strict=True)
-        writer.at_hand.spare_bytes = KEPT * sum(tile_bytes(value.type, dims) for value, dims in pairs)
+        writer.changes.at_hand.spare_bytes = KEPT * sum(tile_bytes(value.type, dims) for value, dims in pairs)
         self.values = {
             value: (given, dims)
             for value, given, dims in zip(entry.arguments, self.block.arguments, arguments, strict=True)
@@ -344,7 +344,7 @@ class _Function:
                 stays = present(self._original_of(segment.left))
                 self.staying.append((stays, needed[segment.left], len(self.islands)))
                 for value, result in zip(segment.left.results, stays.results, strict=True):
-                    self.values[value] = result, writer.dims_found(value)
+                    self.values[value] = result, writer.found.dividing(value)
         self.layouts = {"arg_attrs": arguments, "res_attrs": results}
 
     def _write_island(self, writer: OpWriter, segment: Segment, results: Sequence[Dims]) -> None:

@@ -1,52 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops on one device's tiles: each op of an analysed function is written in the layouts that `local_rules` allows.
 
-If an operand has another layout than its op needs, a chain of collectives converts it.
+If an operand has another layout than its op needs, a chain of collectives converts it. `rule_choice` decides by which
+rule an op is written, and `layout_changes` by which chain, and from which tile, a value changes its layout.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
-import math
-import operator
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from reshard.synthesis.layouts.layout import Factor
 from reshard.synthesis.layouts.mesh import Mesh
-from reshard.synthesis.layouts.sharding import Sharding
-from reshard.synthesis.network.topology import Topology
-from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
-from reshard.synthesis.planner.moved import End, plan_move, plan_moves
-from reshard.synthesis.plans.costing import least_costs
-from reshard.synthesis.plans.request import Request
+from reshard.synthesis.planner.entry import NoPlanError, Plan
 from reshard.synthesis.programs import steps
 from reshard.synthesis.programs.exchange import TooManyPieces
-from reshard.synthesis.programs.tile_program import collectives
 
 from ..analysis.module_analysis import Analysis
 from ..conversions.unneeded import Ends
-from ..emission.mini_modules import bits_of
 from ..emission.tile_emission import Mark, write_exchange_into, write_program
 from ..hierarchy.explicit_collectives import OPS, NotPlannable, read_collective
 from ..hierarchy.faster_chains import InPlace, chain_in_place
-from ..hierarchy.varying_axes import VaryingAxes, varying_axes
-from ..ir.diagnostics import DiagnosedError, error_at
 from ..ir.fusing import is_elementwise_of_one
 from ..ir.loop_trips import ASSUMED_TRIPS, known_trips_of
 from ..ir.ops import CONSTANTS, producer_of, terminator_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
 from ..platform.bindings import ir, sdy, stablehlo
 from ..platform.typed import present
-from ..preparation.serials import own_location, serial_of
-from ..shardings.value_layouts import layout
+from ..preparation.serials import own_location
 from ..tile_rules import local_rules
-from ..tile_rules.indexed_rules import is_indexed, put_in_range, rules_of
-from ..tile_rules.local_rules import Axes, Dims, NotLocal, Rule, Site
-from ..tile_rules.moved_rules import Part, is_move, joined, joined_along, kept_split, moves_of, takes_part, write_joined
+from ..tile_rules.indexed_rules import is_indexed, put_in_range
+from ..tile_rules.local_rules import Axes, Dims, Rule, Site
+from ..tile_rules.moved_rules import Part, joined, joined_along, kept_split, takes_part, write_joined
 from ..tile_rules.partial_sums import (
     ADDS,
     UPDATE,
@@ -59,10 +47,7 @@ from ..tile_rules.partial_sums import (
     widens,
 )
 from ..tile_rules.partly_manual import COLLECTIVES, ManualAxes
-from ..tile_rules.product_rules import is_product, products_of, takers
-from ..tile_rules.staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from ..tile_rules.tile_masks import filled, indices
-from ..tile_rules.window_rules import has_window, windows_of
 from .copied_ops import (
     EDGES,
     PASS_ON,
@@ -71,20 +56,18 @@ from .copied_ops import (
     copied_attributes,
     copied_constant,
     copy_region,
+    only_user,
     splat_text,
 )
-from .refusals import HINT, refusal
-from .tiles import Scope, Tile, TilesAtHand, dims_of, grows, sharding_of, tile_type
+from .found_layouts import FoundLayouts
+from .layout_changes import Cost, LayoutChanges
+from .refusals import refusal
+from .rule_choice import RuleChoice, has_choice
+from .surroundings import Surroundings
+from .tiles import Scope, Tile, dims_of, grows, tile_type
 
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
-
-Cost = tuple[float, ...]  # seconds, or received bytes, work and collectives
-_Changes = list[
-    tuple[float, tuple[ir.Value, list[Tile], Dims, int]]
-]  # changes of layout, each with a bound of its cost
-_DEAREST: Cost = (math.inf, math.inf, math.inf)
-_ROUNDING = 1e-9  # relative
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +116,6 @@ class Conversion:
     manual: ManualAxes = ManualAxes()
 
 
-@dataclass(frozen=True, slots=True)
-class _Around:
-    """A loop or branch around the ops that are being written: the new op if it is a loop, its body, and its trips."""
-
-    loop: ir.Operation | None
-    body: ir.Block
-    trips: int
-
-
 _Nested = Generator["_Nested", Any, Any]
 
 
@@ -184,26 +158,20 @@ class OpWriter:
         first: int = 0,
     ):
         self.mesh = mesh
-        self.meshes = meshes
-        self.analysis = analysis
         self.channels = channels
         self.platform = how.platform
-        self.planning = how.planning
-        self.compares_products = how.compares_products and how.planning.get("objective") == "time"
         self.keeps_sums = how.keeps_sums
+        self.found = FoundLayouts(mesh, analysis)
+        self.around = Surroundings(mesh, meshes)
+        self.changes = LayoutChanges(mesh, how.planning, self.around)
+        self.choice = RuleChoice(self.found, self.changes, how.compares_products)
         self._first = first
         self.conversions: list[Conversion] = []
         self.ends: list[Ends] = []
         self.at: ir.Operation | None = None
-        self._around: list[_Around] = []  # loops and branches
-        self._manual = ManualAxes()  # of the manual computations whose bodies are being written
-        self._varying: list[VaryingAxes] = []  # of these
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
         self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
-        self.at_hand = TilesAtHand()
-        self._bounds: dict[tuple, float] = {}  # of changes of layout
-        self._known_dims: dict[tuple[ir.Attribute | None, int | None], Dims] = {}  # few layouts are of many values
 
     def write_block(
         self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]
@@ -228,16 +196,9 @@ class OpWriter:
         tile = scope[value]
         if dims is None:
             shape = ir.RankedTensorType(value.type).shape
-            dims = tile.dims if not tile.partial else self._dims(value)
+            dims = tile.dims if not tile.partial else self.found.of(value)
             dims = tuple(local_rules.dividing(*each) for each in zip(shape, dims, strict=True))
         return Tile(self._in_layout(user, value, dims, scope), dims)
-
-    def dims_found(self, value: ir.Value) -> Dims:
-        """Returns the layout that propagation found for a value, as far as it divides; nothing for a token."""
-        if not isinstance(value.type, ir.RankedTensorType):
-            return ()
-        shape = ir.RankedTensorType(value.type).shape
-        return tuple(local_rules.dividing(*each) for each in zip(shape, self._dims(value), strict=True))
 
     def _block(self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]) -> _Nested:
         scope = dict(outer)
@@ -251,7 +212,7 @@ class OpWriter:
         ]
 
     def _write_op(self, op: ir.Operation, scope: Scope) -> _Nested:
-        self.at_hand.ops_written += 1
+        self.changes.at_hand.ops_written += 1
         with own_location(op):
             if op.name in PASS_ON:
                 self._pass_on(op, scope)
@@ -274,84 +235,40 @@ class OpWriter:
 
     # Layouts
 
-    def _dims(self, value: ir.Value) -> Dims:
-        """Returns the layout that propagation found for a value."""
-        attr, kind = layout(value), value.type
-        key = attr, ir.RankedTensorType(kind).rank if isinstance(kind, ir.RankedTensorType) else None
-        if key not in self._known_dims:
-            self._known_dims[key] = dims_of(attr, kind, self.mesh)
-        return self._known_dims[key]
-
     def _in_layout(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope, whole: str = "") -> ir.Value:
         """Returns the tile of a value in the layout `dims`; writes a conversion if the value has another layout."""
         if (value, dims) not in scope:
             own = scope[value]
             if own.dims == dims and not own.partial:
                 return own.value
-            tile = self._nearest(op, value, dims, scope)
-            self.at_hand.keep(value, tile)
-            loop = None if grows(tile, dims) else self._loop_that_takes(tile.value)
+            tile = self.changes.nearest(op, value, dims, scope)
+            self.changes.at_hand.keep(value, tile)
+            loop = None if grows(tile, dims) else self.around.loop_that_takes(tile.value)
             with ir.InsertionPoint(loop) if loop is not None else contextlib.nullcontext():
                 scope[value, dims] = self._as_wanted(op, tile, value.type, dims, whole)
-            self.at_hand.hold(value, (value, dims), scope)
+            self.changes.at_hand.hold(value, (value, dims), scope)
         return scope[value, dims].value
-
-    def _nearest(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope) -> Tile:
-        """Returns the tile from which a value gets into a layout at the least cost.
-
-        Beside its own tile these are what it was converted to before, and the tiles of values with the same elements.
-        """
-        found = self._at_hand(value, dims, scope)
-        if len(found) == 1:
-            return found[0]
-        least = (_DEAREST, True, len(found)), found[0]
-        for bound, number in sorted(
-            (self._least_cost(value, [tile], dims), number) for number, tile in enumerate(found)
-        ):
-            if bound > least[0][0][0]:
-                break
-            tile = found[number]
-            cost = self._cost_of_plan(op, value.type, tile, dims, self._share(value, tile, dims))
-            least = min(least, ((cost, tile.dims != dims, number), tile), key=operator.itemgetter(0))
-        return least[1]
-
-    def _at_hand(self, value: ir.Value, dims: Dims, scope: Scope) -> list[Tile]:
-        """Returns the tiles from which a value may get into a layout; its own one first, alone if it is in it."""
-        own = scope[value]
-        if own.dims == dims and not own.partial:
-            return [own]
-        return list(dict.fromkeys((own, *self.at_hand.others(value, scope))))
-
-    def _loop_that_takes(self, tile: ir.Value) -> ir.Operation | None:
-        """Returns the outermost loop that takes a tile from outside and runs what is written here in each turn.
-
-        Before this loop a conversion of the tile is written once for all turns. If the result is larger than the tile,
-        it is not worth the memory, which it would need as long as the loop runs.
-        """
-        block = tile.owner if isinstance(tile.owner, ir.Block) else tile.owner.operation.block
-        first = None
-        for each in self._around:
-            first = None if each.loop is None or each.body == block else first or each.loop
-        return first
 
     def _as_wanted(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, whole: str = "") -> Tile:
         if tile.dims == dims and not tile.partial:
             return tile
-        chain = self._plan(op, tile, kind, dims)
+        chain = self.changes.plan(op, tile, kind, dims)
         if not chain.steps:
             return Tile(tile.value, dims)
         mark = self._mark(op, kind, chain, whole if tile.partial or grows(tile, dims) else "")
         if _takes_own_part_first(chain):
             put_in_range(tile.value)
-        made = self._manual.from_part(write_program(chain.tile_program, self._manual.as_part(tile.value), mark))
+        made = self.around.manual.from_part(
+            write_program(chain.tile_program, self.around.manual.as_part(tile.value), mark)
+        )
         return Tile(self._noted(made, tile.value), dims)
 
     def _mark(self, op: ir.Operation, kind: ir.Type, chain: Plan, whole: str, is_move: bool = False) -> Mark:
         """Notes a conversion that is written next, and returns the mark of its ops."""
-        number, original = self._first + len(self.conversions), self._original(op)
+        number, original = self._first + len(self.conversions), self.found.original(op)
         op_name = "" if original is None else original.name
-        array = self._manual.tensor(kind)
-        found = Conversion(number, op_name, own_location(op), array, chain, whole, is_move, manual=self._manual)
+        array = self.around.manual.tensor(kind)
+        found = Conversion(number, op_name, own_location(op), array, chain, whole, is_move, manual=self.around.manual)
         self.conversions.append(found)
         return self._last_mark(op)
 
@@ -364,11 +281,6 @@ class OpWriter:
         self.ends.append(Ends(self.conversions[-1].number, taken, result))
         return result
 
-    def _original(self, op: ir.Operation) -> ir.Operation | None:
-        serial = serial_of(op)
-        index = None if serial is None else self.analysis.origin[serial]
-        return None if index is None else self.analysis.originals[index]
-
     # Kinds of ops
 
     def _pass_on(self, op: ir.Operation, scope: Scope) -> None:
@@ -379,19 +291,19 @@ class OpWriter:
         if op.operands[0] in self._not_written and op.operands[0] not in scope:
             self._not_written[op.results[0]] = self._not_written[op.operands[0]]
             return
-        if op.name in _SUMS and self._original(op) is not None:
+        if op.name in _SUMS and self.found.original(op) is not None:
             raise refusal(op, "what it sums up is no value of the whole module")
         scope[op.results[0]] = self._passed_on(op, scope)
-        self.at_hand.hold_twin(op.operands[0], op.results[0], scope)
+        self.changes.at_hand.hold_twin(op.operands[0], op.results[0], scope)
 
     def _passed_on(self, op: ir.Operation, scope: Scope) -> Tile:
-        tile, dims = scope[op.operands[0]], self._dims(op.results[0])
+        tile, dims = scope[op.operands[0]], self.found.of(op.results[0])
         if not tile.partial and self._is_for_lookups(op):
             return tile
         if tile.partial:
             if tile.dims == dims and self._is_summed_where_used(op):
                 return tile
-            dims = self._last_layout(op)
+            dims = self.found.last(op)
         return Tile(self._in_layout(op, op.operands[0], dims, scope), dims)
 
     def _is_for_lookups(self, op: ir.Operation) -> bool:
@@ -401,50 +313,17 @@ class OpWriter:
         Such an op may do with the layout before; its rules decide.
         """
         users = [use.owner.operation for use in op.results[0].uses]
-        return self._original(op) is None and all(
-            (is_indexed(user) or _has_choice(user) or self._is_top_k(user) or self._is_compared(user))
+        return self.found.original(op) is None and all(
+            (is_indexed(user) or has_choice(user) or self.found.is_top_k(user) or self.choice.is_compared(user))
             and user.block == op.block
             for user in users
         )
 
-    def _is_compared(self, op: ir.Operation) -> bool:
-        """Returns whether an op is a product whose ways on tiles are compared."""
-        return is_product(op) and self.compares_products
-
-    def _is_top_k(self, op: ir.Operation) -> bool:
-        original = self._original(op)
-        return original is not None and original.name == "chlo.top_k"
-
     def _is_summed_where_used(self, op: ir.Operation) -> bool:
-        return self._is_wanted_once(op.results[0])
-
-    def _is_wanted_once(self, value: ir.Value) -> bool:
-        """Returns whether all users need partial sums in one layout, so that they are added up once, in that layout."""
-        users = [use.owner.operation for use in value.uses]
-        if not all(user.block == present(producer_of(value)).block for user in users):
-            return False  # not once for each turn of a loop
-        layouts = {self._last_layout(each) if each.name in PASS_ON else None for each in users}
-        return len(users) == 1 or len(layouts) == 1 and None not in layouts
-
-    def _last_layout(self, op: ir.Operation) -> Dims:
-        """Returns the layout at the end of a chain of ops that only change the layout of what `op` makes.
-
-        A value with several users is not the end if all of them want it in one layout.
-        """
-        dims = self._dims(op.results[0])
-        while users := [use.owner.operation for use in op.results[0].uses]:
-            if not all(user.name in PASS_ON for user in users):
-                return dims
-            wanted = {self._dims(user.results[0]) for user in users}
-            if len(wanted) > 1:
-                return dims
-            op, dims = users[0], wanted.pop()
-            if len(users) > 1:
-                return dims
-        return dims
+        return self.found.is_wanted_once(op.results[0])
 
     def _constant(self, op: ir.Operation, scope: Scope) -> None:
-        dims, kind = self._dims(op.results[0]), op.results[0].type
+        dims, kind = self.found.of(op.results[0]), op.results[0].type
         if any(dims) and (element := splat_text(op)) is not None:
             scope[op.results[0]] = Tile(constant_of(element, tile_type(kind, dims, op)), dims)
             return
@@ -453,7 +332,7 @@ class OpWriter:
 
     def _iota(self, op: ir.Operation, scope: Scope) -> None:
         """Writes the numbers along one dimension, cuts out the tile's part, and repeats it along the others."""
-        kind, dims = ir.RankedTensorType(op.results[0].type), self._dims(op.results[0])
+        kind, dims = ir.RankedTensorType(op.results[0].type), self.found.of(op.results[0])
         along = ir.IntegerAttr(op.attributes["iota_dimension"]).value
         numbers = self._own_numbers(op, ir.RankedTensorType.get([kind.shape[along]], kind.element_type), dims[along])
         scope[op.results[0]] = Tile(
@@ -471,7 +350,7 @@ class OpWriter:
         return self._as_wanted(op, numbers, line, (axes,)).value
 
     def _while(self, op: ir.Operation, scope: Scope) -> _Nested:
-        layouts = [self._dims(each) for each in op.results]
+        layouts = [self.found.of(each) for each in op.results]
         carried = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, layouts, strict=True)]
         loop = self._create(op, op.name, [each.type for each in carried], carried, op.attributes)
         accumulating = {number: accumulation(op, number, PASS_ON) for number in range(len(layouts))}
@@ -493,7 +372,7 @@ class OpWriter:
             with ir.InsertionPoint(loop):
                 loop.operands[number] = self._on_first(op, loop.operands[number], partial)
         scope[result] = replace(scope[result], partial=partial)
-        if not self._is_wanted_once(result):
+        if not self.found.is_wanted_once(result):
             dims = scope[result].dims
             scope[result] = Tile(self._in_layout(op, result, dims, scope), dims)
 
@@ -507,7 +386,7 @@ class OpWriter:
         return stablehlo.SelectOp(scalar, tile, neutral_element(kind, "sum")).result
 
     def _branches(self, op: ir.Operation, scope: Scope) -> _Nested:
-        layouts = [self._dims(each) for each in op.results]
+        layouts = [self.found.of(each) for each in op.results]
         chosen = self._in_layout(op, op.operands[0], (), scope)
         types = [tile_type(each.type, dims, op) for each, dims in zip(op.results, layouts, strict=True)]
         choice = self._create(op, op.name, types, [chosen], op.attributes)
@@ -526,13 +405,9 @@ class OpWriter:
         body = new.regions[number].blocks.append(*types, arg_locs=[own_location(op)] * len(types))
         is_loop = op.name == "stablehlo.while"
         trips = known_trips_of(op) or ASSUMED_TRIPS if is_loop else 1
-        self._around.append(_Around(new if is_loop else None, body, max(1, trips)))
-        try:
-            with ir.InsertionPoint(body):
-                tiles = [Tile(value, dims) for value, dims in zip(body.arguments, taken, strict=True)]
-                stablehlo.ReturnOp((yield self._block(block, tiles, scope, given)))
-        finally:
-            self._around.pop()
+        with self.around.inside_region(new if is_loop else None, body, max(1, trips)), ir.InsertionPoint(body):
+            tiles = [Tile(value, dims) for value, dims in zip(body.arguments, taken, strict=True)]
+            stablehlo.ReturnOp((yield self._block(block, tiles, scope, given)))
 
     def _island(self, op: ir.Operation, scope: Scope) -> _Nested:
         """Writes the body of a manual computation: of one over all axes as it is, because it already works on tiles."""
@@ -540,7 +415,7 @@ class OpWriter:
         taken = [dims_of(attr, value.type, self.mesh) for attr, value in zip(ends[0], op.operands, strict=True)]
         given = [dims_of(attr, value.type, self.mesh) for attr, value in zip(ends[1], op.results, strict=True)]
         inner = ManualAxes.of(op, self.mesh)
-        manual = self._manual.with_those_in(inner)
+        manual = self.around.manual.with_those_in(inner)
         if manual.are_all_of(self.mesh):
             values = self._copied_body(op, taken, scope)
         else:
@@ -548,28 +423,14 @@ class OpWriter:
             taken, inside = inner.ends(block.arguments, taken)
             given, wanted = inner.ends(terminator_of(block).operands, given)
             tiles = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, taken, strict=True)]
-            outside, self._manual = self._manual, manual
-            around = self._varying[-1] if self._varying else None
-            self._varying.append(varying_axes(op, self.mesh, meshes=self.meshes, outside=around))
-            try:
+            with self.around.inside_manual(op, manual):
                 values = yield self._block(block, list(map(Tile, tiles, inside)), {}, wanted)
-            finally:
-                self._varying.pop()
-                self._manual = outside
         for result, value, dims in zip(op.results, values, given, strict=True):
             scope[result] = Tile(value, dims)
 
-    def _is_run_by_all(self, op: ir.Operation) -> bool:
-        """Returns whether no loop or branch in a manual computation may be run by some of its devices alone.
-
-        In one that may, a permute would wait for the others: all devices of a program take part in it.
-        """
-        apart = frozenset().union(*(each.around(op) for each in self._varying))
-        return not any(each.axis in apart for each in self._manual.axes)
-
     def _copied_body(self, op: ir.Operation, taken: Sequence[Dims], scope: Scope) -> list[ir.Value]:
         tiles = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, taken, strict=True)]
-        copy = body_as_it_came(self._original(op) or op)
+        copy = body_as_it_came(self.found.original(op) or op)
         block = copy.regions[0].blocks[0]
         for argument, tile in zip(block.arguments, tiles, strict=True):
             argument.replace_all_uses_with(tile)
@@ -597,7 +458,7 @@ class OpWriter:
     def _write_on_tiles(self, op: ir.Operation, scope: Scope) -> None:
         if self._write_partial_sums(op, scope):
             return
-        rule, meant = self._rule(op, scope)
+        rule, meant = self.choice.rule(op, scope)
         operands = [
             self._in_layout(op, value, dims, scope, rule.whole)
             for value, dims in zip(op.operands, rule.operands, strict=True)
@@ -637,17 +498,18 @@ class OpWriter:
         return True
 
     def _chain_in_place(self, op: ir.Operation, rule: Rule, operands: Sequence[ir.Value]) -> InPlace | None:
-        is_by_time = self.planning.get("objective") == "time"
-        if not self._varying or not is_by_time or op.name not in OPS or not self._is_run_by_all(op):
+        if not self.changes.is_by_time or op.name not in OPS or not self.around.is_run_by_all(op):
             return None
-        varying = {each.axis for each in self._manual.axes} & self._varying[-1].of(op.operands)
-        varying |= {each.axis for each in _axes_of(rule.operands[0])}
+        varying = self.around.varying(op, rule.operands[0])
+        if varying is None:
+            return None
+        planning = self.changes.planning
         try:
             tile = tuple(ir.RankedTensorType(operands[0].type).shape)
-            collective = read_collective(op, self.mesh, self.meshes, varying, tile)
+            collective = read_collective(op, self.mesh, self.around.meshes, varying, tile)
             if self.keeps_sums and collective.may_round:
                 return None
-            return chain_in_place(collective, self.planning["topology"], self.planning.get("memory_limit"))
+            return chain_in_place(collective, planning["topology"], planning.get("memory_limit"))
         except (NotPlannable, NoPlanError):
             return None
 
@@ -661,7 +523,7 @@ class OpWriter:
         """
         types = [tile_type(each.type, dims, op) for each, dims in zip(op.results, rule.results, strict=True)]
         new = self._create(op, meant.name, types, operands, meant.attributes, sizes, without)
-        original = self._original(op)
+        original = self.found.original(op)
         came = op if original is None or original.name != op.name else original
         for before, after in zip(came.regions, new.regions, strict=True):
             copy_region(op, before, after)
@@ -689,9 +551,9 @@ class OpWriter:
             return False
         added = op.operands[1 if op.operands[0] == found.held else 0]
         tile, kept = scope[added], scope[found.held]
-        if not self._is_sum(tile) or not _only_user(added) or local_rules.overlap(tile.partial, _axes_of(kept.dims)):
+        if not self._is_sum(tile) or not only_user(added) or local_rules.overlap(tile.partial, _axes_of(kept.dims)):
             return False
-        if any(self._dims(each.results[0]) != kept.dims for each in found.passed):
+        if any(self.found.of(each.results[0]) != kept.dims for each in found.passed):
             return False
         site = Site(op, tuple(scope[each].dims for each in op.operands), (kept.dims,))
         rule = local_rules.rule_of(site) if op.name == UPDATE else Rule((kept.dims,) * 2, (kept.dims,))
@@ -712,9 +574,9 @@ class OpWriter:
         if at is None:
             return False
         value, tile = op.operands[at], scope[op.operands[at]]
-        if not self._is_sum(tile) or not _only_user(value) or any(scope[v].partial for v in op.operands if v != value):
+        if not self._is_sum(tile) or not only_user(value) or any(scope[v].partial for v in op.operands if v != value):
             return False
-        wanted = self._dims(op.results[0])
+        wanted = self.found.of(op.results[0])
         site = Site(op, tuple(tile.dims if each == value else scope[each].dims for each in op.operands), (wanted,))
         rule = local_rules.rule_of(site)
         axes = {*_axes_of(rule.results[0]), *(axis for dims in rule.operands for axis in _axes_of(dims))}
@@ -725,7 +587,7 @@ class OpWriter:
 
     def _is_accumulated_next(self, op: ir.Operation) -> bool:
         """Returns whether ops that are linear lead from an op to one that accumulates."""
-        while (user := _only_user(op.results[0])) is not None:
+        while (user := only_user(op.results[0])) is not None:
             if user in self._accumulating:
                 return True
             is_linear = linear_operand(user) is not None or widens(user) or scaled_operands(user)
@@ -757,161 +619,10 @@ class OpWriter:
         lhs, rhs = (scope[operand] for operand in op.operands)
         if not self._is_sum(lhs) or replace(lhs, value=rhs.value) != rhs:
             return False
-        if not all(_only_user(operand) for operand in op.operands):
+        if not all(only_user(operand) for operand in op.operands):
             return False  # others need them, too
         self._write_linear(op, lhs, lhs.dims, scope)
         return True
-
-    def _rule(self, op: ir.Operation, scope: Scope) -> tuple[Rule, ir.Operation]:
-        """Returns the rule of an op and the op itself; for a stand-in, the CHLO op that it stands for."""
-        for value in (*op.operands, *op.results):
-            if not isinstance(value.type, ir.RankedTensorType):
-                raise refusal(op, f"values of type {value.type} have no tiles")
-        site = Site(op, tuple(scope[each].dims for each in op.operands), tuple(map(self._dims, op.results)))
-        original = self._original(op)
-        try:
-            if self._is_compared(op):
-                as_found = replace(site, operands=tuple(map(self._dims, op.operands)))
-                return self._cheapest(site, products_of([as_found, site]), scope), op
-            if original is None or not original.name.startswith("chlo."):
-                return self._cheapest(site, self._rules(site), scope), op
-            if original.name != "chlo.top_k":
-                return local_rules.elementwise(site), original
-            return self._cheapest(site, [local_rules.top_k(site), *top_k_in_stages(site, self)], scope), original
-        except NotLocal as problem:
-            raise refusal(op, str(problem)) from None
-
-    def _rules(self, site: Site) -> list[Rule]:
-        """Returns the rules of an op of StableHLO. Raises: NotLocal."""
-        if site.op.name in COLLECTIVES:
-            return self._manual.rules(site, self.mesh, self.meshes)
-        sites, kept = [site], []
-        if _has_choice(site.op) and self._is_run_by_all(site.op):
-            if len(site.results) == 1 and (last := self._last_layout(site.op)) != site.results[0]:
-                sites.append(replace(site, results=(last,)))
-            kept = [rule for each in sites for rule in (*moves_of(each, self), *windows_of(each, self))]
-        return [*self._wholes(site, sites), *kept, *reduced_in_stages(site, self), *running_in_stages(site, self)]
-
-    def _wholes(self, site: Site, sites: Sequence[Site]) -> list[Rule]:
-        """Returns the rules in which an op needs dimensions whole: in the layouts of its sites and of its operands, and
-        with what splits such a dimension there in another dimension."""
-        own = rules_of(site)
-        if not own[0].whole:
-            return own
-        ranks = {len(dims) for dims in site.results}
-        alike = [dims for dims in (*map(self._dims, site.op.operands), *site.operands) if ranks == {len(dims)}]
-        sites = [*sites, *(replace(site, results=(dims,) * len(site.results)) for dims in alike)]
-        sites += [beside for each in dict.fromkeys(sites) for beside in local_rules.split_elsewhere(each)]
-        others = (rules_of(each)[0] for each in dict.fromkeys(sites) if each != site)
-        return [*own, *{(rule.operands, rule.results): rule for rule in others}.values()]
-
-    def _cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope) -> Rule:
-        """Returns the rule that costs least: its changes of layout, those of the operands and those of the results to
-        the layouts that propagation found, and the op itself on tiles; the first one of several."""
-        if len(rules) == 1:
-            return rules[0]
-        partial: list[tuple[float, Cost, int, _Changes]] = []
-        for number, rule in enumerate(rules):
-            known = functools.reduce(_added, map(self._planned_cost, rule.moves), self._work(site, rule))
-            changes = [(self._least_cost(*each), each) for each in self._changes(site, rule, scope)]
-            partial.append((known[0] + sum(bound for bound, _ in changes), known, number, changes))
-        least = _DEAREST, len(rules)
-        for bound, known, number, changes in sorted(partial, key=operator.itemgetter(0, 1, 2)):
-            if bound > least[0][0]:
-                break
-            least = min(least, (self._with_changes(site, known, changes, scope, least[0][0]), number))
-        return rules[least[1]]
-
-    def _cost(self, site: Site, rule: Rule, scope: Scope) -> Cost:
-        """Returns the cost of a rule."""
-        known = functools.reduce(_added, map(self._planned_cost, rule.moves), self._work(site, rule))
-        return self._with_changes(site, known, [(0.0, each) for each in self._changes(site, rule, scope)], scope)
-
-    def _with_changes(self, site: Site, known: Cost, changes: _Changes, scope: Scope, most: float = math.inf) -> Cost:
-        """Returns a cost with that of changes of layout; infinity if by their bounds it is more than `most`."""
-        total, left = known, sum(bound for bound, _ in changes)
-        for bound, (value, tiles, dims, share) in changes:
-            if total[0] + left > most:
-                return _DEAREST
-            left -= bound
-            tile = tiles[0] if len(tiles) == 1 else self._nearest(site.op, value, dims, scope)
-            cost = self._cost_of_plan(site.op, value.type, tile, dims, self._share(value, tile, dims))
-            total = _added(total, cost if share == 1 else tuple(each / share for each in cost))
-        return total
-
-    def _changes(self, site: Site, rule: Rule, scope: Scope) -> Iterator[tuple[ir.Value, list[Tile], Dims, int]]:
-        """Yields the changes of layout that a rule asks for: a value, the tiles at hand, the layout, and how many share
-        it."""
-        is_compared = self._is_compared(site.op)
-        for value, dims, wanted in zip(site.op.results, rule.results, self._wanted(site), strict=True):
-            made = Tile(value, dims, rule.partial, rule.reduction)
-            yield value, [made], wanted, self._summands(site.op) if is_compared else 1
-        for value, dims in dict.fromkeys(zip(site.op.operands, rule.operands, strict=True)):
-            if (value, dims) not in scope:
-                yield value, self._at_hand(value, dims, scope), dims, takers(value) if is_compared else 1
-
-    def _least_cost(self, value: ir.Value, tiles: Sequence[Tile], dims: Dims, share: int = 1) -> float:
-        """Returns a bound on what a change of layout from one of some tiles costs: seconds, or received bytes."""
-        least = min(self._bound(value.type, tile, dims) * self._share(value, tile, dims) for tile in tiles)
-        return least / share * (1 - _ROUNDING)
-
-    def _share(self, value: ir.Value, tile: Tile, dims: Dims) -> float:
-        """Returns which part of a change of layout counts: of one that is written before a loop, that of one turn."""
-        is_made_here = tile.value == value  # a result, which is not yet written
-        loop = None if is_made_here or grows(tile, dims) else self._loop_that_takes(tile.value)
-        turned = itertools.dropwhile(lambda each: loop is None or each.loop != loop, self._around)
-        return 1 / math.prod(each.trips for each in turned)
-
-    def _bound(self, kind: ir.Type, tile: Tile, dims: Dims) -> float:
-        if tile.dims == dims and not tile.partial:
-            return 0.0
-        key = kind, tile.dims, tile.partial, tile.reduction, dims, self._manual
-        if key not in self._bounds:
-            self._bounds[key] = self._computed_bound(kind, tile, dims)
-        return self._bounds[key]
-
-    def _computed_bound(self, kind: ir.Type, tile: Tile, dims: Dims) -> float:
-        try:
-            request = Request.of(*self._problem(kind, tile, dims), reduction=tile.reduction, **self.planning)
-        except NoPlanError:
-            return 0.0
-        received, seconds = least_costs(request)
-        return seconds if self.planning.get("objective") == "time" else received
-
-    def _summands(self, op: ir.Operation) -> int:
-        """Returns how many values are added up with what an op makes: partial sums of all are reduced once."""
-        value, count = op.results[0], 1
-        while (user := _only_user(value)) is not None and user.block == op.block:
-            if user.name in ADDS:
-                count += 1
-            elif user.name not in PASS_ON:
-                break
-            value = user.results[0]
-        return count
-
-    def _work(self, site: Site, rule: Rule) -> Cost:
-        """Returns the cost of an op itself on one device: its time by a roofline, or the bytes of its tiles."""
-        held = local_rules.bits_held(site, rule, bits_of) / 8
-        if self.planning.get("objective") != "time":
-            return 0, held, 0
-        topology: Topology = self.planning["topology"]
-        computing_s = local_rules.flops_of(site, rule) / topology.flops_per_s if topology.flops_per_s else 0.0
-        return max(computing_s, held / topology.memory_bandwidth_bytes_per_s), 0, 0
-
-    def _cost_of_plan(self, op: ir.Operation, kind: ir.Type, tile: Tile, dims: Dims, share: float = 1.0) -> Cost:
-        """Returns the cost of a change of layout, or a share of it."""
-        if tile.dims == dims and not tile.partial:
-            return 0, 0, 0
-        try:
-            chain = self._plan(op, tile, kind, dims)
-        except DiagnosedError:
-            return _DEAREST
-        return tuple(share * each for each in self._planned_cost(chain))
-
-    def _planned_cost(self, chain: Plan) -> Cost:
-        if self.planning.get("objective") == "time":
-            return chain.time_s, 0, 0
-        return chain.bytes_received, 0, chain.collectives
 
     # Moves of elements
 
@@ -919,7 +630,7 @@ class OpWriter:
         """Returns whether an op takes a part along a split dimension, and only concatenations of its block take it, or
         what elementwise ops make of it."""
         start = takes_part(op)
-        if start is None or scope[op.operands[0]].partial or not self._is_run_by_all(op):
+        if start is None or scope[op.operands[0]].partial or not self.around.is_run_by_all(op):
             return False
         shapes = zip(*(ir.RankedTensorType(each.type).shape for each in (op.operands[0], op.results[0])), strict=True)
         is_cut = [before != after for before, after in shapes]
@@ -930,7 +641,7 @@ class OpWriter:
             user = users.pop()
             if user.block != op.block:
                 return False
-            if user.name in PASS_ON and self._original(user) is None or is_elementwise_of_one(user):
+            if user.name in PASS_ON and self.found.original(user) is None or is_elementwise_of_one(user):
                 users += [use.owner.operation for use in user.results[0].uses]
             elif user.name != "stablehlo.concatenate":
                 return False
@@ -953,15 +664,15 @@ class OpWriter:
             Part(value, scope[value].dims, present(start), is_same)
             for value, start, is_same in zip(found, starts, is_as_it_is, strict=True)
         ]
-        kind, wanted = op.results[0].type, self._last_layout(op)
+        kind, wanted = op.results[0].type, self.found.last(op)
         site = kept_split(Site(op, tuple(scope[value].dims for value in found), (wanted,)), joined_along(op))
         if not all(site.results[0][d] for d in joined_along(op)):
             return False
         with contextlib.suppress(TooManyPieces):
-            moves = joined(site, self, parts)
-            behind = self._cost_of_plan(op, kind, Tile(op.results[0], site.results[0]), wanted)
-            costs = tuple(map(sum, zip(behind, *map(self._planned_cost, moves))))
-            apart = self._cost_apart(replace(site, results=(self._dims(op.results[0]),)), taken, scope)
+            moves = joined(site, self.changes, parts)
+            behind = self.changes.cost(op, kind, Tile(op.results[0], site.results[0]), wanted)
+            costs = tuple(map(sum, zip(behind, *map(self.changes.cost_of, moves))))
+            apart = self.choice.cost_apart(replace(site, results=(self.found.of(op.results[0]),)), taken, scope)
             if _received_first(costs) > _received_first(apart):
                 return False
             tiles = [self._in_layout(op, part.value, part.dims, scope) for part in parts[: len(moves)]]
@@ -989,19 +700,6 @@ class OpWriter:
             tile = self._create(op, op.name, [kind], [tile], op.attributes).results[0]
         return tile
 
-    def _cost_apart(self, site: Site, taken: Sequence[ir.Operation | None], scope: Scope) -> Cost:
-        """Returns the cost of slices and of the concatenation of their results."""
-        costs, then = [], dict(scope)
-        for value, each in zip(site.op.operands, taken, strict=True):
-            if each is not None:
-                slicing = Site(each, (scope[each.operands[0]].dims,), (self._dims(each.results[0]),))
-                rule = self._cheapest(slicing, self._rules(slicing), scope)
-                costs.append(self._cost(slicing, rule, scope))
-                then[value] = Tile(value, rule.results[0])
-        here = replace(site, operands=tuple(then[value].dims for value in site.op.operands))
-        rule = self._cheapest(here, self._rules(here), then)
-        return tuple(map(sum, zip(self._cost(here, rule, then), *costs)))
-
     def _write_part(self, value: ir.Value, scope: Scope) -> None:
         """Writes the slice that makes a value, and what stands behind it, if they are not yet written."""
         if value in scope or value not in self._not_written:
@@ -1014,22 +712,6 @@ class OpWriter:
             else:
                 self._write_on_tiles(op, scope)
 
-    def end(self, shape: Sequence[int], dims: Dims, start: Sequence[int], mirrored: Sequence[int] = ()) -> End:
-        manual = self._manual
-        layout = sharding_of(self.mesh, manual.dims(dims))
-        return End(manual.shape(shape), layout, manual.start(start), manual.dimensions(mirrored))
-
-    def planned(self, kind: ir.Type, size: Sequence[int], source: End, target: End) -> Plan:
-        return plan_move(self.mesh, bits_of(kind), self._manual.shape(size), source, target, **self.planning)
-
-    def planned_together(self, kind: ir.Type, parts: Sequence[tuple[Sequence[int], End, End]]) -> Plan | None:
-        given = tuple((self._manual.shape(size), *ends) for size, *ends in parts)
-        return plan_moves(self.mesh, bits_of(kind), given, **self.planning)
-
-    def converted(self, site: Site, kind: ir.Type, before: Dims, after: Dims) -> Plan:
-        """Returns the plan of a change of layout of a value that an op makes on its way."""
-        return self._plan(site.op, Tile(site.op.results[0], before), kind, after)
-
     def moved(
         self, op: ir.Operation, move: Plan, tile: ir.Value, into: ir.Value | None = None
     ) -> tuple[ir.Value, bool]:
@@ -1037,7 +719,7 @@ class OpWriter:
 
         Returns: the tile after it, and whether its other elements are those of `into`; else they are not defined.
         """
-        manual, element = self._manual, ir.RankedTensorType(tile.type).element_type
+        manual, element = self.around.manual, ir.RankedTensorType(tile.type).element_type
         kind = ir.RankedTensorType.get(move.request.shape[bool(manual.axes) :], element)
         mark = self._mark(op, kind, move, "", is_move=True)
         put_in_range(tile)
@@ -1046,31 +728,6 @@ class OpWriter:
         if found is not None:
             return self._noted(manual.from_part(found), tile, present(into)), True
         return self._noted(manual.from_part(write_program(move.tile_program, part, mark)), tile), False
-
-    def _wanted(self, site: Site) -> Sequence[Dims]:
-        return [self._last_layout(site.op)] if len(site.results) == 1 else site.results
-
-    def _plan(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims) -> Plan:
-        """Returns the plan that brings a tile into another layout. Raises: DiagnosedError if there is none."""
-        problem = self._problem(kind, tile, dims)
-        options = {"reduction": tile.reduction, **self.planning}
-        try:
-            chain = plan(*problem, with_exchange=True, **options)
-            if not self._is_run_by_all(op) and _has_permutes(chain):
-                chain = plan(*problem, **options)
-                if _has_permutes(chain):
-                    raise NoPlanError("some devices alone may run it, and a permute takes all")
-        except NoPlanError as why:
-            *_, source, target = self._problem(kind, tile, dims)
-            raise error_at(op, f"emit=local finds no chain from {source} to {target}: {why}", HINT) from None
-        return chain
-
-    def _problem(self, kind: ir.Type, tile: Tile, dims: Dims) -> tuple[Mesh, tuple[int, ...], int, Sharding, Sharding]:
-        """Returns what is to be planned: mesh, shape, bits of an element, source and target."""
-        manual = self._manual
-        source = sharding_of(self.mesh, manual.dims(tile.dims), tile.partial)
-        target = sharding_of(self.mesh, manual.dims(dims))
-        return self.mesh, manual.shape(ir.RankedTensorType(kind).shape), bits_of(kind), source, target
 
     def _create(
         self, op: ir.Operation, name: str, types, operands, attributes, sizes=None, without: Sequence[str] = ()
@@ -1096,7 +753,7 @@ class OpWriter:
 
     def _add_init(self, op: ir.Operation, init: ir.Value, reduction: str, scope: Scope) -> None:
         """Adds the initial value of a reduction once, after the parts of all devices are combined."""
-        result, dims = op.results[0], self._dims(op.results[0])
+        result, dims = op.results[0], self.found.of(op.results[0])
         tile = self._in_layout(op, result, dims, scope)
         start = stablehlo.BroadcastInDimOp(tile.type, init, []).result
         for key in [key for key in scope if isinstance(key, tuple) and key[0] == result]:
@@ -1129,23 +786,10 @@ class _OneOp:
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
 
 
-def _added(one: Cost, other: Cost) -> Cost:
-    return tuple(map(operator.add, one, other))
-
-
 def _received_first(cost: Cost) -> Cost:
     """Returns a cost with the work on tiles last, to compare it with one that has none."""
     received, work, collectives = cost
     return received, collectives, work
-
-
-def _has_choice(op: ir.Operation) -> bool:
-    """Returns whether an op may have its result in several layouts at about the same cost."""
-    return is_move(op) or has_window(op) or local_rules.is_along_dimensions(op)
-
-
-def _has_permutes(chain: Plan) -> bool:
-    return any(each.kind == "collective_permute" for each in collectives(chain.tile_program, chain.request.bits))
 
 
 def _takes_own_part_first(chain: Plan) -> bool:
@@ -1156,8 +800,3 @@ def _takes_own_part_first(chain: Plan) -> bool:
 
 def _axes_of(dims: Dims) -> list[Factor]:
     return [axis for axes in dims for axis in axes]
-
-
-def _only_user(value: ir.Value) -> ir.Operation | None:
-    users = list(value.uses)
-    return users[0].owner.operation if len(users) == 1 else None

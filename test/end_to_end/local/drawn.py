@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import reshard
-from reshard.dialect_utils.partitioning.local_ops import OpWriter
+from reshard.dialect_utils.partitioning.rule_choice import RuleChoice
 
 INDEX_TYPES = (np.int32, np.int8, np.uint8, np.uint32)
 AXES = (("x", 2), ("y", 2), ("z", 2))
@@ -30,15 +30,15 @@ def any_rule(monkeypatch):
     """Makes the writer take any of an op's rules, not the cheapest, and join parts or not."""
     chooser = random.Random(0)
 
-    def cheapest(writer, site, rules, scope):
+    def cheapest(choice, site, rules, scope):
         if len(rules) == 1:
             return rules[0]
         number = chooser.randrange(len(rules))
         written.append(f"{site.op.name} {number}")
         return rules[number]
 
-    monkeypatch.setattr(OpWriter, "_cheapest", cheapest)
-    monkeypatch.setattr(OpWriter, "_cost_apart", lambda *_: (float("inf") if chooser.random() < 0.7 else -1, 0, 0))
+    monkeypatch.setattr(RuleChoice, "cheapest", cheapest)
+    monkeypatch.setattr(RuleChoice, "cost_apart", lambda *_: (float("inf") if chooser.random() < 0.7 else -1, 0, 0))
 
 
 class Drawn:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from reshard.dialect_utils.partitioning.local_ops import OpWriter
+from reshard.dialect_utils.partitioning.rule_choice import RuleChoice
 from reshard.dialect_utils.tile_rules.product_rules import is_product
 from test.end_to_end.local.drawn import Drawn, any_rule, checked, mesh, written
 
@@ -15,7 +15,7 @@ __all__ = ["any_rule", "mesh"]  # fixtures
 @pytest.fixture
 def compared(monkeypatch):
     """Makes the writer offer all ways to split a product."""
-    monkeypatch.setattr(OpWriter, "_is_compared", lambda _, op: is_product(op))
+    monkeypatch.setattr(RuleChoice, "is_compared", lambda _, op: is_product(op))
 
 
 def products(drawn: Drawn):
