@@ -164,6 +164,16 @@ def _splits_slices(at: AtOp) -> bool:
     )
 
 
+def _loses_updates(at: AtOp) -> bool:
+    """A dimension of which one element is updated, at a place that may lie outside, is split."""
+    whole, part = (ir.RankedTensorType(value.type).shape for value in at.op.operands[:2])
+    before, after = at.shards(0), at.shards(0, is_result=True)
+    return any(
+        max(before[dim], after[dim]) > 1 and b == 1 < a and not _fits(at.ranges.of(at.op.operands[2 + dim]), a - 1)
+        for dim, (a, b) in enumerate(zip(whole, part))
+    )
+
+
 def _fits(start: Range | None, most: int) -> bool:
     return start is not None and 0 <= start[0] and start[1] <= most
 
@@ -265,6 +275,16 @@ TABLE = (
         "0.10.2",
         "docs/upstream/clamped-starts.md",
         _splits_slices,
+        has_later_layouts=True,
+    ),
+    Miscompilation(
+        "lost updates",
+        frozenset({"stablehlo.dynamic_update_slice"}),
+        "a dimension of which one element is updated is split, and the start along it may lie outside",
+        "XLA does not clamp such a start: no device has the place, and the update is lost",
+        "0.10.2, 0.12.0.1",
+        "docs/upstream/lost-updates.md",
+        _loses_updates,
         has_later_layouts=True,
     ),
     Miscompilation(

@@ -82,7 +82,7 @@ def epsilon(dtype) -> float:
       >>> epsilon(np.dtype("float16")), epsilon(np.dtype("complex64")) == 2**-23
       (0.0009765625, True)
     """
-    if dtype.kind in "fc":
+    if dtype.kind in "fc" and dtype.isbuiltin == 1:
         return float(np.finfo(dtype).eps)
     import ml_dtypes
 

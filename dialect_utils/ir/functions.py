@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ..platform.bindings import ir
-from .ops import ops_in, parent_of
+from .ops import attribute_names, ops_in, parent_of
 
 FUNCTION = "func.func"
+ENTRY = "main"
 CALL = "func.call"
 
 
@@ -69,18 +71,15 @@ def _callee(call: ir.Operation) -> str:
 
 
 def _named_in(op: ir.Operation) -> set[str]:
-    """Returns the functions that an op names in an attribute of its own or in a list of it."""
-    found = set()
-    for name in _WITH_FUNCTIONS.get(op.name, ()):
-        if name in op.attributes:
-            attr = op.attributes[name]
-            each = ir.ArrayAttr(attr) if isinstance(attr, ir.ArrayAttr) else [attr]
-            found |= {ir.FlatSymbolRefAttr(reference).value for reference in each}
-    return found
+    """Returns the functions that an op which is no call names in its attributes; a name too many does no harm."""
+    if op.name not in _WITH_FUNCTIONS:
+        return set()
+    text = " ".join(str(op.attributes[name]) for name in attribute_names(op.attributes))
+    return {plain or quoted for plain, quoted in re.findall(r'@(?:([\w.$-]+)|"((?:[^"\\]|\\.)*)")', text)}
 
 
-# Ops that run functions in another way than a call does, and the attributes with their names.
-_WITH_FUNCTIONS = {"stablehlo.composite": ("decomposition",), "stablehlo.custom_call": ("called_computations",)}
+# Ops that run functions in another way than a call does.
+_WITH_FUNCTIONS = frozenset({"stablehlo.composite", "stablehlo.custom_call", "func.constant"})
 
 
 def signature(function: ir.Operation) -> ir.FunctionType:

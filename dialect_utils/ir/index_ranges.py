@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..platform.bindings import ir, stablehlo
-from .functions import CALL, FUNCTION, calls_by_name, function_called, has_body, is_public, symbol
-from .loop_trips import counter_of
+from .functions import CALL, ENTRY, FUNCTION, calls_by_name, function_called, has_body, is_public, symbol
+from .loop_trips import counter_of, has_readable_integers
 from .ops import CONSTANTS, CONSTRAINTS, LOOPS, owner_of_argument, parent_of, producer_of, terminator_of
 
 Range = tuple[int, int]  # the least and the largest number
@@ -29,12 +29,14 @@ class Ranges:
     Attributes:
       known: what was found so far. A value that is being looked at has the range of its type there.
       depth: how many values are being looked at.
-      calls: the calls of private functions by name; None until one is needed.
+      calls: the calls of private functions by name, of each module that was looked at.
+      given: the ranges of results of functions for the ranges of their arguments.
     """
 
     known: dict[ir.Value, Range] = field(default_factory=dict)
     depth: int = 0
-    calls: dict[str, list[ir.Operation]] | None = None
+    calls: dict[ir.Operation, dict[str, list[ir.Operation]]] = field(default_factory=dict)
+    given: dict[tuple, Range | None] = field(default_factory=dict)
 
     def of(self, value: ir.Value) -> Range | None:
         """Returns between which numbers all elements lie, both inclusive; None if they are no integers."""
@@ -105,17 +107,23 @@ class Ranges:
         if function is None or not has_body(function):
             return None
         block = function.regions[0].blocks[0]
-        given = [self.of(operand) for operand in call.operands]
-        known = {argument: each for argument, each in zip(block.arguments, given) if each is not None}
-        return Ranges(known, self.depth, self.calls).of(terminator_of(block).operands[number])
+        given = tuple(self.of(operand) for operand in call.operands)
+        key = function, number, given
+        if key not in self.given:
+            self.given[key] = None  # what a function that calls itself gives there
+            known = {argument: each for argument, each in zip(block.arguments, given) if each is not None}
+            inside = Ranges(known, self.depth, self.calls, self.given)
+            self.given[key] = inside.of(terminator_of(block).operands[number])
+        return self.given[key]
 
     def _calls_of(self, function: ir.Operation) -> list[ir.Operation]:
         """Returns the calls of a function; none if others than `func.call` may run it."""
-        if is_public(function):
+        if is_public(function) or symbol(function) == ENTRY:
             return []
-        if self.calls is None:
-            self.calls = calls_by_name(parent_of(function))
-        return self.calls.get(symbol(function), [])
+        module = parent_of(function)
+        if module not in self.calls:
+            self.calls[module] = calls_by_name(module)
+        return self.calls[module].get(symbol(function), [])
 
 
 def _range_of_type(value: ir.Value) -> Range | None:
@@ -140,12 +148,12 @@ def _union(ranges: list[Range]) -> Range:
 
 def _of_constant(op: ir.Operation) -> Range | None:
     attr = op.attributes["value"]
-    if not isinstance(attr, ir.DenseIntElementsAttr):
+    if not isinstance(attr, ir.DenseIntElementsAttr) or not has_readable_integers(attr):
         return None
     if attr.is_splat:
         return int(attr[0]), int(attr[0])
     elements = np.array(attr)
-    return (int(elements.min()), int(elements.max())) if elements.size else None
+    return int(elements.min()), int(elements.max())
 
 
 def _of_iota(op: ir.Operation) -> Range:

@@ -136,9 +136,14 @@ def _step(body: ir.Block, number: int) -> int | None:
 
 def _constant(value: ir.Value) -> int | None:
     op = producer_of(value)
-    if op is None or op.name not in CONSTANTS:
+    if op is None or op.name not in CONSTANTS or ir.ShapedType(value.type).shape:
         return None
-    kind = ir.ShapedType(value.type)
-    if kind.shape or not isinstance(kind.element_type, ir.IntegerType):
-        return None
-    return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
+    attr = op.attributes["value"]
+    return int(attr[0]) if isinstance(attr, ir.DenseIntElementsAttr) and has_readable_integers(attr) else None
+
+
+def has_readable_integers(attr: ir.DenseIntElementsAttr) -> bool:
+    """Returns whether the bindings read the elements: there are some, and they are not narrower than a byte."""
+    kind = ir.ShapedType(attr.type)
+    element = kind.element_type
+    return isinstance(element, ir.IntegerType) and element.width in (1, 8, 16, 32, 64) and 0 not in kind.shape

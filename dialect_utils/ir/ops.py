@@ -86,13 +86,13 @@ def replace_content(module: ir.Module, other: ir.Module) -> None:
         view.operation.detach_from_parent()
         module.body.append(view.operation)
     held, new = module.operation.attributes, other.operation.attributes
-    for name in _names(held):
+    for name in attribute_names(held):
         del held[name]
-    for name in _names(new):
+    for name in attribute_names(new):
         held[name] = new[name]
 
 
-def _names(attributes: Any) -> list[str]:
+def attribute_names(attributes: Any) -> list[str]:
     """Returns the names of an op's attributes; some bindings go through names, others through pairs."""
     return [each if isinstance(each, str) else each.name for each in attributes]
 

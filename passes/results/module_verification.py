@@ -5,7 +5,8 @@ All three runs take the same inputs. If outputs depart from those of the unshard
 the module runs in a form that returns the operands and results of each op, and each op is applied once more, unsharded,
 to the operands that it had. See `dialect_utils.compare.instrumented`. If every op is right for its operands, the
 outputs depart by rounding alone, which a comparison, a rounding to integers or a cancellation has made large. Ops in
-loops and calls are not watched; there the program's [sensitivity](`dialect_utils.compare.sensitivity`) tells.
+loops and calls are not watched; there all three run once more with floats of 64 bits, in which rounding shrinks and a
+fault does not (`dialect_utils.compare.widened`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from reshard.dialect_utils.compare import instrumented as watched_modules
 from reshard.dialect_utils.compare.array_differences import Difference, difference
 from reshard.dialect_utils.compare.instrumented import ARGUMENT, OPERAND, RESULT, Key, NoUnshardedForm, WatchedOp
 from reshard.dialect_utils.compare.rounding import Rounding, ops_behind, rounding_of, roundings_of_results
-from reshard.dialect_utils.compare.sensitivity import Calm, Sensitivity
+from reshard.dialect_utils.compare.widened import is_rounding, widened, widened_inputs
 from reshard.dialect_utils.ir.diagnostics import Place, error_at, place_of
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
@@ -31,6 +32,7 @@ from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Ran, XlaChild
 EQUAL, WITHIN, ROUNDED = "equal", "within tolerance", "rounded"
 WRONG, FAILED, UNKNOWN = "wrong", "failed", "unknown"
 RIGHT = (EQUAL, WITHIN, ROUNDED)
+ROUNDED_TEXT = "with floats of 64 bits it is right, so this is rounding, which the program enlarges"
 _HOLD_OTHERS = frozenset(
     {"func.call", "stablehlo.case", "stablehlo.composite", "stablehlo.if", "stablehlo.while"}
 )  # these may hold islands of ours
@@ -61,7 +63,7 @@ class Verdict:
     """The result of one way to run the module.
 
     Attributes:
-      status: EQUAL, bit for bit; WITHIN; ROUNDED, further off, with every op right for what it took; WRONG; FAILED, XLA
+      status: EQUAL, bit for bit; WITHIN; ROUNDED, further off, but by rounding alone; WRONG; FAILED, XLA
         aborted, hung or refused; UNKNOWN, nothing to compare with.
       message: why it failed; what is to be known of the search.
       output: number of the output that `difference` is about: the first that departs, else the one that is furthest
@@ -236,34 +238,37 @@ class _Verifier:
         found = _Search(self, module, verdict).run()
         if found.status != WRONG or not _is_inside_others(found.fault):
             return found
-        self.progress(f"running {name} on inputs on which it enlarges no errors")
+        self.progress(f"running {name} with floats of 64 bits")
         return self._if_rounded(found, ran, module)
 
     def _if_rounded(self, verdict: Verdict, ran: Ran, module: ir.Module) -> Verdict:
-        """Returns ROUNDED for a module that is wrong, if rounding explains that, and smaller inputs give the same."""
-        sensitivity = self._sensitivity
-        if not sensitivity.explains(ran.outputs) or (calm := sensitivity.calm) is None:
+        """Returns ROUNDED for a module that is wrong if that is gone with floats of 64 bits."""
+        expected, ours = self._wide_reference, self._run_widened(module)
+        if expected is None or ours is None:
             return verdict
-        again = self._run(watched_modules.without_numbers(module), calm.inputs)
-        if again.status != "ok" or not self._compared(again, calm.outputs).is_right:
+        if not is_rounding(self._differences(ran), expected.outputs, ours.outputs, self.roundings):
             return verdict
-        return replace(verdict, status=ROUNDED, message=rounded_text(calm), fault=None)
+        return replace(verdict, status=ROUNDED, message=ROUNDED_TEXT, fault=None)
 
     @functools.cached_property
-    def _sensitivity(self) -> Sensitivity:
-        text = watched_modules.without_numbers(present(self.reference))
+    def _wide_reference(self) -> Ran | None:
+        return self._run_widened(present(self.reference), devices=1)
 
-        def run(inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
-            ran = self._run(text, inputs, devices=1)
-            return ran.outputs if ran.status == "ok" else None
+    def _run_widened(self, module: ir.Module, devices: int | None = None) -> Ran | None:
+        wide = widened(module)
+        if wide is None:
+            return None
+        ran = self._run(watched_modules.without_numbers(wide), widened_inputs(self.inputs), devices)
+        return ran if ran.status == "ok" else None
 
-        return Sensitivity(run, self.inputs, self.expected, [each.limit for each in self.roundings])
-
-    def _compared(self, ran: Ran, expected: Sequence[np.ndarray] | None = None) -> Verdict:
-        found = [
+    def _differences(self, ran: Ran) -> list[Difference]:
+        return [
             difference(a, b, limit.limit)
-            for a, b, limit in zip(expected or self.expected, ran.outputs, self.roundings, strict=True)
+            for a, b, limit in zip(self.expected, ran.outputs, self.roundings, strict=True)
         ]
+
+    def _compared(self, ran: Ran) -> Verdict:
+        found = self._differences(ran)
         wrong = [number for number, each in enumerate(found) if not each.is_within_limit]
         if wrong:
             return Verdict(WRONG, output=wrong[0], difference=found[wrong[0]])
@@ -474,14 +479,6 @@ def _windows(ops: Sequence[WatchedOp]) -> Iterator[list[WatchedOp]]:
 def _is_inside_others(fault: Fault | None) -> bool:
     """Returns whether the wrong op may be one in a loop, a branch or a call, which is not watched."""
     return fault is None or fault.op.split()[0] in _HOLD_OTHERS
-
-
-def rounded_text(calm: Calm) -> str:
-    """Returns in words why a difference is rounding."""
-    return (
-        f"inputs that differ in their last bits alone move it as far, and with inputs of a {calm.divisor}th the size, "
-        "where they do not, it is right"
-    )
 
 
 def seeded(module: ir.Module, seed: int) -> list[np.ndarray]:

@@ -617,6 +617,8 @@ def _draw_island(writer: Writer):
 @op("island", _draw_island, bound=lambda kinds, shape: kinds[0].bound * 16, weight=1.5)
 def _(run, options, a):
     spec, axis = options["spec"], options["axis"]
+    if run.is_unsharded:
+        return _island_on_one_device(run, options, a)
     without = [[each for each in _axes(entry) if each != axis] for entry in spec]
 
     def body(tile):
@@ -633,6 +635,19 @@ def _(run, options, a):
     return jax.shard_map(
         body, mesh=run.mesh, in_specs=_partition(spec), out_specs=_partition(out), axis_names=names, check_vma=False
     )(a)
+
+
+def _island_on_one_device(run, options, a):
+    """Computes what an island does, without a mesh: XLA would partition the rest of the program, too."""
+    if options["does"] == "double":
+        return a * 2
+    if options["does"] == "gather":
+        return a
+    dim, axes = next((dim, _axes(each)) for dim, each in enumerate(options["spec"]) if options["axis"] in _axes(each))
+    counts = [run.mesh.shape[each] for each in axes]
+    tiles = a.reshape(*a.shape[:dim], *counts, -1, *a.shape[dim + 1 :])
+    summed = jnp.sum(tiles, axis=dim + axes.index(options["axis"]), dtype=a.dtype)
+    return summed.reshape(*a.shape[:dim], -1, *a.shape[dim + 1 :])
 
 
 # Control flow. Bodies: {"params": names, "steps": steps, "results": names, "bound": of the results, "exact": see

@@ -112,6 +112,28 @@ def test_an_update_that_is_computed_from_what_it_is_written_into(written, row):
     assert row_met(types, "tensor<16xf32>", body, "stablehlo.dynamic_update_slice", *layouts) == row
 
 
+@pytest.mark.parametrize(
+    "start, size, before, after, row",
+    [
+        ("%2", 1, '[{"x"}]', '[{"x"}]', "lost updates"),
+        ("%2", 1, "[{}]", '[{"x"}]', "lost updates"),
+        ("%2", 1, "[{}]", "[{}]", ""),
+        ("%2", 2, '[{"x"}]', '[{"x"}]', ""),
+        ("%last", 1, '[{"x"}]', '[{"x"}]', ""),
+        ("%behind", 1, '[{"x"}]', '[{"x"}]', "lost updates"),
+        ("%clamped", 1, '[{"x"}]', '[{"x"}]', ""),
+    ],
+)
+def test_an_update_of_one_element_that_may_lie_outside_is_lost(start, size, before, after, row):
+    kind = f"(tensor<16xf32>, tensor<{size}xf32>, tensor<i32>) -> tensor<16xf32>"
+    body = "%last = stablehlo.constant dense<15> : tensor<i32> %behind = stablehlo.constant dense<16> : tensor<i32> "
+    body += "%c = stablehlo.constant dense<0> : tensor<i32> %clamped = stablehlo.clamp %c, %2, %last : tensor<i32> "
+    body += f"%r = stablehlo.dynamic_update_slice %0, %1, {start} : {kind} return %r : tensor<16xf32>"
+    types = f"tensor<16xf32> tensor<{size}xf32> tensor<i32>"
+    layouts = before, "[{}]", "[]", after
+    assert row_met(types, "tensor<16xf32>", body, "stablehlo.dynamic_update_slice", *layouts) == row
+
+
 def test_every_row_names_a_condition_a_reason_and_a_reproducer():
     for row in miscompilations.TABLE:
         assert row.condition and row.reason and row.versions and row.reproducer
