@@ -5,8 +5,8 @@ All three runs take the same inputs. If outputs depart from those of the unshard
 the module runs in a form that returns the operands and results of each op, and each op is applied once more, unsharded,
 to the operands that it had. See `dialect_utils.compare.instrumented`. If every op is right for its operands, the
 outputs depart by rounding alone, which a comparison, a rounding to integers or a cancellation has made large. Ops in
-loops and calls are not watched; there all three run once more with floats of 64 bits, in which rounding shrinks and a
-fault does not (`dialect_utils.compare.widened`).
+loops and calls are not watched; if the search ends there, the module and the unsharded one run once more with floats of
+64 bits, in which rounding shrinks and a fault does not (`dialect_utils.compare.widened`).
 """
 
 from __future__ import annotations
