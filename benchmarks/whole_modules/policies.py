@@ -123,7 +123,10 @@ def text_of(name: str, devices: int, size: str) -> str:
 
 def _measured(name: str, topology: str, options: argparse.Namespace) -> Row:
     devices = Topology.parse(topology).size
-    text, network = text_of(name, devices, options.size), SiteNetwork(topology)
+    try:
+        text, network = text_of(name, devices, options.size), SiteNetwork(topology)
+    except (TypeError, ValueError) as error:  # jax refuses arrays that do not divide
+        return Row(name, topology, {}, f"does not fit {devices} devices: {str(error).splitlines()[0][:160]}")
     with make_context() as context:
         stock = shared_child().compile(str(ir.Module.parse(text, context)), devices, has_final=network.has_final)
     if not stock.is_ok:
