@@ -28,6 +28,7 @@ def mesh():
 @pytest.fixture
 def any_rule(monkeypatch):
     """Makes the writer take any of an op's rules, not the cheapest, and join parts or not."""
+    monkeypatch.setenv("RESHARD_CACHE", "off")  # such a result is not to be kept, and none to be read
     chooser = random.Random(0)
 
     def cheapest(choice, site, rules, scope):
