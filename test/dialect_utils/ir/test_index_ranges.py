@@ -155,6 +155,46 @@ def test_a_result_is_that_of_its_call_and_an_argument_that_of_all_calls(text, ha
         assert Ranges().of(divided.results[0]) == halves
 
 
+def range_returned(text: str):
+    """Returns the range of what the function `main` of a module returns."""
+    with make_context() as context:
+        module = ir.Module.parse(text, context)
+        main = next(op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
+        return Ranges().of(terminator_of(main.regions[0].blocks[0]).operands[0])
+
+
+@pytest.mark.parametrize(
+    "constant, kind, found",
+    [
+        ("dense<3>", "tensor<i4>", (-8, 7)),
+        ("dense<[1, 2]>", "tensor<2xui4>", (0, 15)),
+        ("dense<1>", "tensor<0xi32>", I32),
+        ("dense<true>", "tensor<i1>", (1, 1)),
+        ("dense<[true, false]>", "tensor<2xi1>", (0, 1)),
+        ("dense<200>", "tensor<ui8>", (200, 200)),
+    ],
+)
+def test_constants_that_are_narrow_or_empty_have_the_range_of_their_type(constant, kind, found):
+    text = f"func.func @main() -> {kind} {{ %c = stablehlo.constant {constant} : {kind} return %c : {kind} }}"
+    assert range_returned(text) == found
+
+
+def test_calls_that_fan_out_are_looked_at_once():
+    levels = 40
+    call = "%{0} = func.call @f{1}(%a) : (tensor<i32>) -> tensor<i32>"
+    functions = "".join(
+        f"""func.func private @f{level}(%a: tensor<i32>) -> tensor<i32> {{
+          {call.format("x", level + 1)} {call.format("y", level + 1)}
+          %m = stablehlo.maximum %x, %y : tensor<i32> return %m : tensor<i32> }} """
+        for level in range(levels)
+    )
+    last = f"func.func private @f{levels}(%a: tensor<i32>) -> tensor<i32> {{ return %a : tensor<i32> }}"
+    main = f"""func.func @main() -> tensor<i32> {{ %a = stablehlo.constant dense<7> : tensor<i32>
+      {call.format("r", 38)} return %r : tensor<i32> }}"""
+    assert range_returned(functions + last + main) == (7, 7)
+    assert range_returned(functions + last + main.replace("@f38", "@f0")) in ((7, 7), I32)  # too deep to be known
+
+
 @st.composite
 def expressions(draw, kind, depth=4):
     """Returns a function of three vectors of a type, made of random arithmetic."""
