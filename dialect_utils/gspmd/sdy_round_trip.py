@@ -9,6 +9,7 @@ their work: it replaces custom calls that stand for Shardy's ops, and calls that
 from __future__ import annotations
 
 from ..ir.diagnostics import error_at
+from ..ir.functions import callee_of
 from ..ir.ops import manual_axes, ops_in
 from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir, sdy
@@ -197,9 +198,9 @@ def _import_manual_computations(module: ir.Module) -> int:
                 lift(region, ins, outs, manual_axes(present(axes[0])))
     except UnliftableError as error:
         raise RefusedError(error.op, str(error)) from None
-    while calls := [op for op in ops_in(module.operation) if op.name == "func.call" and _callee(op) in bodies]:
+    while calls := [op for op in ops_in(module.operation) if op.name == "func.call" and callee_of(op) in bodies]:
         for call in calls:
-            inline(call, bodies[_callee(call)])
+            inline(call, bodies[callee_of(call)])
     for body in bodies.values():
         body.erase()
     return count
@@ -220,7 +221,3 @@ def _shardings(op: ir.Operation, name: str) -> list[ir.Attribute]:
     if len(shardings) != len(values):
         raise UnliftableError(op, f"{name} has {len(shardings)} shardings for {len(values)} values")
     return shardings
-
-
-def _callee(op: ir.Operation) -> str:
-    return ir.FlatSymbolRefAttr(op.attributes["callee"]).value

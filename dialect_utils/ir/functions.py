@@ -47,7 +47,7 @@ def has_body(function: ir.Operation) -> bool:
 
 def function_called(call: ir.Operation) -> ir.Operation | None:
     """Returns the function that a `func.call` runs; None if the module around it has none of that name."""
-    name = _callee(call)
+    name = callee_of(call)
     around = call
     while around.name != FUNCTION:
         around = parent_of(around)
@@ -60,13 +60,14 @@ def calls_by_name(module: ir.Operation) -> dict[str, list[ir.Operation]]:
     others = set()
     for op in ops_in(module):
         if op.name == CALL:
-            calls.setdefault(_callee(op), []).append(op)
+            calls.setdefault(callee_of(op), []).append(op)
         else:
             others |= _named_in(op)
     return {name: found for name, found in calls.items() if name not in others}
 
 
-def _callee(call: ir.Operation) -> str:
+def callee_of(call: ir.Operation) -> str:
+    """Returns the name of the function that a `func.call` runs."""
     return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
 
 

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from reshard.dialect_utils.analysis.module_analysis import Analysis
-from reshard.dialect_utils.ir.functions import functions_of, is_public, symbol
+from reshard.dialect_utils.ir.functions import callee_of, functions_of, is_public, symbol
 from reshard.dialect_utils.ir.ops import ops_around, ops_in
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import asm_of
@@ -76,7 +76,7 @@ class _Specialiser:
         self.calls = {name: [] for name in self.functions}
         for index, op in enumerate(originals):
             if op.name == "func.call":
-                self.calls[_caller(op)].append((index, _callee(op)))
+                self.calls[_caller(op)].append((index, callee_of(op)))
         self.paths = call_paths(self.analysis.originals[0])
         self.outcomes_at = self._outcomes_by_path()
         called = {callee for calls in self.calls.values() for _, callee in calls}
@@ -169,7 +169,7 @@ def merge_clones(module: ir.Module) -> None:
             return
         clone, name = same
         for op in ops_in(module.operation):
-            if op.name == "func.call" and _callee(op) == clone:
+            if op.name == "func.call" and callee_of(op) == clone:
                 _redirect(op, name)
         functions.pop(clone).erase()
         del clones[clone]
@@ -204,10 +204,6 @@ def _unused_names(name: str, taken: set[str]) -> Iterator[str]:
 
 def _caller(call: ir.Operation) -> str:
     return next(symbol(op) for op in ops_around(call) if op.name == "func.func")
-
-
-def _callee(call: ir.Operation) -> str:
-    return ir.FlatSymbolRefAttr(call.attributes[_CALLEE]).value
 
 
 def _redirect(call: ir.Operation, name: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from reshard.dialect_utils.analysis.named_values import name_of
 from reshard.dialect_utils.ir.diagnostics import text_of_location
-from reshard.dialect_utils.ir.functions import functions_of, signature, symbol
+from reshard.dialect_utils.ir.functions import callee_of, functions_of, signature, symbol
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in, parent_of
 from reshard.dialect_utils.platform.bindings import ir
 
@@ -46,7 +46,7 @@ class Parameters:
         self._calls: dict[str, list[ir.Operation]] = {}
         for op in ops_in(module.operation):
             if op.name in _CALLS:
-                self._calls.setdefault(_callee(op), []).append(op)
+                self._calls.setdefault(callee_of(op), []).append(op)
         self._renewed = _renewed_by_results(main)
         self._own_names = _own_names_of_results(main)
         self._found: dict[tuple[ir.Operation, _Calls], str] = {}
@@ -110,7 +110,7 @@ class Parameters:
         if user.name in _RETURNS:
             yield from self._behind(parent_of(user), number, calls)
         elif user.name in _CALLS:
-            function = self._functions.get(_callee(user))
+            function = self._functions.get(callee_of(user))
             if function is not None and len(function.regions[0].blocks):
                 yield function.regions[0].blocks[0].arguments[number], (user, *calls)
         elif user.name in LOOPS:
@@ -127,17 +127,13 @@ class Parameters:
         iteration's argument of a loop.
         """
         if owner.name == "func.func":
-            led = calls[:1] if calls and _callee(calls[0]) == symbol(owner) else self._calls.get(symbol(owner), ())
+            led = calls[:1] if calls and callee_of(calls[0]) == symbol(owner) else self._calls.get(symbol(owner), ())
             yield from ((call.results[number], calls[1:]) for call in led)
             return
         if number < len(owner.results):
             yield owner.results[number], calls
         if owner.name in LOOPS and number < len(owner.regions[1].blocks[0].arguments):
             yield owner.regions[1].blocks[0].arguments[number], calls
-
-
-def _callee(call: ir.Operation) -> str:
-    return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
 
 
 def _elements(value: ir.Value) -> int | None:

@@ -113,3 +113,25 @@ func.func @main(%a: tensor<64x16xf32>) -> tensor<16x16xf32> {
 @pytest.mark.parametrize(("turns", "suspect"), [(4, False), (5, True)])
 def test_a_slice_that_starts_at_a_loops_counter_is_clamped_where_the_loop_runs_too_far(turns, suspect):
     assert is_suspect(PARTS.replace("TURNS", str(turns))) == suspect
+
+
+UPDATE = """
+sdy.mesh @mesh = <["x"=2, "y"=4]>
+func.func @main(%a: tensor<64x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{}}]>}}, %u: tensor<1x16xf32>,
+                %i: tensor<i32>) -> tensor<64x16xf32> {{
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0 = stablehlo.dynamic_update_slice %a, %u, {start}, %zero
+    : (tensor<64x16xf32>, tensor<1x16xf32>, tensor<i32>, tensor<i32>) -> tensor<64x16xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{{}}, {{}}]> : tensor<64x16xf32>
+  %2 = sdy.sharding_constraint %1 <@mesh, [{split}]> : tensor<64x16xf32>
+  %3 = stablehlo.tanh %2 : tensor<64x16xf32>
+  return %3 : tensor<64x16xf32>
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("start", "split", "suspect"),
+    [("%i", '{"x"}, {}', True), ("%i", '{}, {"x"}', False), ("%zero", '{"x"}, {}', False), ("%i", "{}, {}", False)],
+)
+def test_an_update_whose_result_is_split_behind_it_is_lost_like_one_of_a_split_array(start, split, suspect):
+    assert is_suspect(UPDATE.format(start=start, split=split)) == suspect
