@@ -178,10 +178,10 @@ def _checked_further(
     the file come before `first_row` and `checks_before`."""
     rows, before = session.results.report_rows[first_row:], checks_before
     if len(session.results.checks) > before:  # else the last check is that of another module of the file
-        from reshard.passes.whole_module import whole_module_check
+        from reshard.passes.whole_module import check_record
 
-        pipeline = whole_module_check.pipeline_behind(session.results.checks[-1], pipeline)
-        if value_bytes is None and whole_module_check.needs_values(session):
+        pipeline = check_record.pipeline_behind(session.results.checks[-1], pipeline)
+        if value_bytes is None and check_record.needs_values(session):
             value_bytes = MOST_VALUE_BYTES
     if value_bytes is not None and is_rewritten(rows):
         from reshard.passes.results import values_check

@@ -34,14 +34,14 @@ from reshard.passes.driver.registry import ASSIGNMENT, AUTO, GIVEN
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.results import checks, suspects
 from reshard.passes.sites.oracle import BETTER
-from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module import check_record
 from reshard.passes.whole_module.module_cost import ModuleCriterion, compared, is_clearly_faster
 from reshard.passes.whole_module.site_groups import names_sites
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.xla.child import Compiled
+    from reshard.passes.whole_module.check_record import Check
     from reshard.passes.whole_module.joint_choice import Outcome
-    from reshard.passes.whole_module.whole_module_check import Check
 
 _NO_WORK = ("sdy.manual_computation", "func.return")
 _DOUBT = "XLA is not known to be right with chosen layouts"
@@ -246,8 +246,8 @@ class _Contest:
         traffic = None
         if self._session.options.with_traffic:
             sides = self._parse(), found.module
-            traffic = whole_module_check.traffic_of(*sides, self._child, self._network, self._target, rows)
-        made = own or whole_module_check.Check(self._stock, found.compiled, (), True, self._target, self._network.text)
+            traffic = check_record.traffic_of(*sides, self._child, self._network, self._target, rows)
+        made = own or check_record.Check(self._stock, found.compiled, (), True, self._target, self._network.text)
         return replace(
             made,
             stock=replace(self._stock, from_cache=False),

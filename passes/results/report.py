@@ -22,7 +22,7 @@ from reshard.synthesis.common.text_table import table
 if TYPE_CHECKING:
     from reshard.dialect_utils.xla.compile_targets import Target
     from reshard.passes.results.values_check import ValuesCheck  # loads numpy
-    from reshard.passes.whole_module.whole_module_check import Check
+    from reshard.passes.whole_module.check_record import Check
     from reshard.synthesis.network.program_time import ProgramTime
 
 SCHEMA = "reshard.report/1"

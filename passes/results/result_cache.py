@@ -40,7 +40,7 @@ from reshard.synthesis.common import store
 
 if TYPE_CHECKING:
     from reshard.passes.results.values_check import ValuesCheck
-    from reshard.passes.whole_module.whole_module_check import Check
+    from reshard.passes.whole_module.check_record import Check
 
 _PLAIN = Instrumentation()
 
@@ -250,7 +250,7 @@ def diagnostic(written: list) -> Diagnostic:
 
 def _check(written: dict[str, Any]) -> Check:
     # Imported here because it loads the planner, which is not needed to read a result without checks.
-    from reshard.passes.whole_module.whole_module_check import Check
+    from reshard.passes.whole_module.check_record import Check
     from reshard.synthesis.network.program_time import ProgramTime
 
     changes = {name: tuple((tuple(sites), reason) for sites, reason in written[name]) for name in ("dropped", "added")}

@@ -43,7 +43,7 @@ from reshard.passes.results.module_verification import FAILED, UNKNOWN, WRONG, V
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import KEEP
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
-from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module import check_record, whole_module_check
 from reshard.passes.whole_module.replanned import Replanned
 from reshard.passes.whole_module.site_groups import groups_by_gain
 
@@ -402,11 +402,11 @@ class _Checker:
             self._child.compile(str(module), devices, target=last.target, has_final=has_final) if kept else last.stock
         )
         dropped: list[int] = []
-        if kept and (problem := whole_module_check.problem_of(last.stock, ours, self.original, self.pipeline)):
+        if kept and (problem := check_record.problem_of(last.stock, ours, self.original, self.pipeline)):
             dropped = self._drop(kept, f"without others the whole module is worse: {problem}")
             module, ours = self.original, last.stock
         handed_over = None if module is self.original else module
-        self.session.results.checks[-1] = whole_module_check.with_ours(
+        self.session.results.checks[-1] = check_record.with_ours(
             last, ours, self.original, handed_over, self._sites(), self._child
         )
         return module, dropped

@@ -26,9 +26,9 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import BETTER, KEEP, micros
+from reshard.passes.whole_module.check_record import Check, with_ours
 from reshard.passes.whole_module.module_cost import ModuleCriterion, estimates_us
 from reshard.passes.whole_module.pipelined import by_pattern, keeps_sums, pipelined, promised_s
-from reshard.passes.whole_module.whole_module_check import Check, with_ours
 from reshard.synthesis.common.numbers import counted
 
 if TYPE_CHECKING:

@@ -27,12 +27,11 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
-from reshard.dialect_utils.ir.ops import LOOPS, ops_in
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
@@ -43,89 +42,32 @@ from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import AUTO
 from reshard.passes.overlap_collectives import STABLEHLO, OverlapCollectivesPass
-from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import BETTER, KEEP, REWRITE, micros
+from reshard.passes.whole_module.check_record import Change, Check, option_of, traffic_of
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
-from reshard.passes.whole_module.module_cost import (
-    LEAST_GAIN_CONFIRMED,
-    LEAST_GAIN_OF_WHOLE,
-    ModuleCriterion,
-    best_of,
-    compared,
-    is_better,
-    is_clearly_faster,
-)
+from reshard.passes.whole_module.module_cost import ModuleCriterion, compared, is_better, is_clearly_faster
 from reshard.passes.whole_module.most_of_sites import MostOfSites
-from reshard.passes.whole_module.pipelined import keeps_sums, pipelined, promised_s
 from reshard.passes.whole_module.replanned import Replanned
 from reshard.passes.whole_module.search import NOT_ASKED, Found, Search, least_of
 from reshard.passes.whole_module.site_groups import Group, groups_of, names_sites
 from reshard.passes.whole_module.taken_over import (
     ALL_FORMS,
-    BYTES,
     FIRST_FORMS,
     LOOPS_STAY,
-    PIPELINES,
     TakenOver,
     can_take_over,
     cut_at_sites,
     different,
-    pipeline_for,
     take_over,
     take_over_as,
-    take_over_beside_loops,
-    take_over_releasing,
 )
-
-if TYPE_CHECKING:  # loading it loads numpy
-    from reshard.synthesis.network.program_time import ProgramTime
+from reshard.passes.whole_module.tried_wholes import Tried, TriedWholes
 
 MOST_ATTEMPTS = 8  # compilations of rewritten modules, times the effort
 LEAST_GAIN = 0.02  # share of the module's time that a compilation must hope to gain, divided by the effort
-_RELEASED_SHARES = (1.1, 2, 8)  # of the bytes that a form needs too many: the compiler differs from the model
 _MORE_THAN_PROMISED = 2  # so many times what sites gain alone they hardly gain together
-Change = tuple[tuple[int, ...], str]  # sites and the reason
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The result of the whole-module check of one module.
-
-    Attributes:
-      stock, ours: the module as it came and as it is handed over.
-      dropped: (sites, the reason) that were left to XLA although they were to be rewritten, in the order of the search.
-      is_rewritten: whether any site is still rewritten.
-      target: the target of compilation of both; None for as many CPU devices as the module has.
-      topology: the network that times are modelled on, as the text of an option; empty: unknown.
-      stock_time, our_time: the modelled times of both; None for one that does not compile.
-      added: (sites, the reason) that are rewritten although the oracle would leave them to XLA.
-      attempts: how many rewritten modules were compiled for the target.
-      promised: how many were compared before as XLA partitions them for CPU devices; 0 if the target has these.
-      traffic: the longest collectives of both, as `passes.traffic.summary` has them; None if nobody asked for them.
-      taken_over: if ours is the module written per device as a whole, what its plans are made for; else empty.
-      not_taken_over: why it is not, though that was tried; empty if it is or was not tried.
-      wrong_stock: where stock XLA computes wrong values, if that is why it is taken over; else empty.
-      layouts: how many constraints say the layouts of ours, if these are chosen; None if they are those of propagation.
-    """
-
-    stock: Compiled
-    ours: Compiled
-    dropped: tuple[Change, ...]
-    is_rewritten: bool
-    target: Target | None = None
-    topology: str = ""
-    stock_time: ProgramTime | None = None
-    our_time: ProgramTime | None = None
-    added: tuple[Change, ...] = ()
-    attempts: int = 0
-    promised: int = 0
-    traffic: dict[str, Any] | None = None
-    taken_over: str = ""
-    not_taken_over: str = ""
-    wrong_stock: str = ""
-    layouts: int | None = None
 
 
 def check(
@@ -158,7 +100,7 @@ def check(
       `Target`, or if there are no such devices.
     """
     target = session.options.compile_for
-    asked: str = policy or _option(pipeline, "policy", BETTER)
+    asked: str = policy or option_of(pipeline, "policy", BETTER)
     groups = groups_of(rows, pipeline, asked)
     takes_over = asked == BETTER and _may_take_over(original, pipeline, target)
     if not groups and not takes_over and not (target and target.is_ahead_of_time):
@@ -180,8 +122,8 @@ def begin(original: ir.Module, pipeline: Pipeline, session: Session) -> WholeMod
     More effort than 1 asks for all forms. Other targets than CPU devices take longer for one form than the planning of
     sites does, and are asked in another order.
     """
-    is_default = _option(pipeline, "policy", BETTER) == BETTER and session.options.effort == 1
-    network: SiteNetwork = _option(pipeline, "network", SiteNetwork())
+    is_default = option_of(pipeline, "policy", BETTER) == BETTER and session.options.effort == 1
+    network: SiteNetwork = option_of(pipeline, "network", SiteNetwork())
     if not is_default or session.options.compile_for is not None or not network.is_known:
         return None
     try:
@@ -223,11 +165,6 @@ def import_shardings(original: ir.Module, pipeline: Pipeline, session: Session) 
     return tuple(own.results.diagnostics.diagnostics)
 
 
-def _option(pipeline: Pipeline, name: str, default):
-    """Returns an option of the pass plan-sites; the default if the pipeline has no such pass."""
-    return next((getattr(each, name) for each in pipeline.passes if isinstance(each, PlanSitesPass)), default)
-
-
 class WholeModuleCheck:
     """The check of one module.
 
@@ -247,7 +184,7 @@ class WholeModuleCheck:
         self.distrust = ""
         self.child = self.session.options.xla_child or xla_child.shared_child()
         self.target: Target | None = self.session.options.compile_for
-        network = _option(self.pipeline, "network", SiteNetwork())
+        network = option_of(self.pipeline, "network", SiteNetwork())
         self.criterion = ModuleCriterion(self.policy, network, devices_of(self.original))
         self.replanned = Replanned(self.original, self.pipeline, self.session)
         self.are_sites_planned = False
@@ -307,22 +244,25 @@ class WholeModuleCheck:
         if not forms or not self.forms.stock.is_ok or self._most_of_sites is None:
             return None
         none = self.criterion.outcome(self.forms.stock, self.forms.stock, 0)
-        outcomes = list(map(self.forms.measured_whole, forms))
-        compiled = [present(each.of) for each in outcomes if each.of and each.of.is_ok]
-        self._least_local_s = min((self._local_s(each) for each in compiled), default=None)
+        wholes = self._wholes()
+        wholes.add(Tried(each, self.forms.measured_whole(each)) for each in forms)
+        compiled = [each.outcome.of for each in wholes.tried if each.outcome.of and each.outcome.of.is_ok]
+        self._least_local_s = min(map(self._local_s, compiled), default=None)
         if (least := self._least_with_sites()) is None:
             return None
-        winner = best_of(outcomes, least)
-        if (thin := self._with_less_memory(forms, outcomes, winner, none)) is not None and is_better(thin[1], least):
-            winner, forms = len(forms), [*forms, thin[0]]
-            outcomes.append(thin[1])
+        winner = wholes.best(least)
+        if (thin := wholes.with_less_memory(winner, none)) is not None and is_better(thin.outcome, least):
+            winner = thin
         if winner is None:
             return None
         found = [each for each in self.replanned.said_finding if each.severity != REMARK]
         self.session.results.diagnostics.diagnostics += [*self.said_importing, *found]
         sites = f"; no set of sites takes less than {micros(least.seconds)}" if self.replanned.found.edges else ""
         attempts = len(self.forms.compiled) - 1
-        return self._handed_over_whole(forms[winner], outcomes[winner], none, reason=sites, attempts=attempts)
+        return self._handed_over_whole(winner, none, wholes, reason=sites, attempts=attempts)
+
+    def _wholes(self) -> TriedWholes:
+        return TriedWholes(self.forms, lambda: self._source, self.pipeline, self.session)
 
     def _first_forms(self) -> list[TakenOver]:
         """Returns the forms to try first, those of least time; compiles the module as it came."""
@@ -411,36 +351,34 @@ class WholeModuleCheck:
         if not self.groups and not wholes and not self.forms.is_slow:
             return self.rewritten
         progress.at("whole-module check: the module as it came")
-        search = self._search(wholes)
+        tried = self._wholes()
+        search = self._search(wholes, lambda outcomes: self._written_meanwhile(outcomes, tried))
         if not self.groups and not wholes:
             self._record(self.forms.stock, frozenset(), self.original, not_taken_over=why_not)
             return self.rewritten
         found = search.found()
-        choice, outcomes = found.choice, found.outcomes
-        winner = self._clearly_best(outcomes, choice)
-        if winner is None and (fewest := self._with_fewest_bytes(wholes, outcomes, choice.outcome)) is not None:
-            wholes = [*wholes, fewest]
-            outcomes.append(self.forms.outcome_of_whole(fewest, choice.outcome))
-            winner = self._clearly_best(outcomes, choice)
-        if winner is None and wholes and not self.distrust and (beside := self._beside_loops) is not None:
-            wholes = [*wholes, beside]
+        choice = found.choice
+        tried.add(map(Tried, wholes, found.outcomes))
+        winner = self._clearly_best(tried, choice)
+        if winner is None:
+            tried.try_one(tried.with_fewest_bytes(choice.outcome), choice.outcome)
+            winner = self._clearly_best(tried, choice)
+        if winner is None and wholes and not self.distrust and (beside := tried.beside_loops) is not None:
             in_vain = found.unless_asked_in_vain(beside)
-            outcomes.append(in_vain or self.forms.outcome_of_whole(beside, choice.outcome))
-            winner = self._clearly_best(outcomes, choice)
-        if winner is None and (piped := self._with_pipelines(wholes, outcomes, choice.outcome)) is not None:
-            wholes = [*wholes, piped]
-            outcomes.append(self.forms.outcome_of_whole(piped, choice.outcome))
-            winner = self._clearly_best(outcomes, choice)
-        if (thin := self._with_less_memory(wholes, outcomes, winner, choice.outcome)) is not None:
-            winner, wholes = len(wholes), [*wholes, thin[0]]
-            outcomes.append(thin[1])
+            tried.add([Tried(beside, in_vain or self.forms.outcome_of_whole(beside, choice.outcome))])
+            winner = self._clearly_best(tried, choice)
+        if winner is None:
+            tried.try_one(tried.with_pipelines(choice.outcome), choice.outcome)
+            winner = self._clearly_best(tried, choice)
+        if (thin := tried.with_less_memory(winner, choice.outcome)) is not None:
+            winner = thin
+            tried.add([thin])
         wrong = ""
-        if winner is None and (able := self._in_place_of_wrong(wholes, outcomes, choice.outcome)) is not None:
+        if winner is None and (able := tried.in_place_of_wrong(choice.outcome, self._what_is_wrong)) is not None:
             winner, wrong = able
         if winner is not None:
-            return self._handed_over_whole(wholes[winner], outcomes[winner], choice.outcome, found, wrong=wrong)
-        if outcomes:
-            why_not = self._why_not_whole(outcomes, choice.outcome)
+            return self._handed_over_whole(winner, choice.outcome, tried, found, wrong=wrong)
+        why_not = tried.why_not(choice.outcome) or why_not
         if self._is_unmeasurable(choice):
             return self.rewritten
         dropped, added = list(self._dropped(found)), list(self._added(found))
@@ -450,7 +388,10 @@ class WholeModuleCheck:
         self._record(choice.outcome.of, choice.best, module, dropped, added, found, not_taken_over=why_not)
         return module
 
-    def _search(self, wholes: Sequence[TakenOver]) -> Search:
+    def _what_is_wrong(self) -> str:
+        return self.distrust or self.problem_of_stock()
+
+    def _search(self, wholes: Sequence[TakenOver], meanwhile: Callable[[Sequence[Outcome]], list[ir.Module]]) -> Search:
         """Returns the search over the forms of the module, which itself is compiled now as it came.
 
         For CPU devices what is asked for next is compiled at the same time: the module written per device, or else the
@@ -466,9 +407,9 @@ class WholeModuleCheck:
         gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
         least_s = LEAST_GAIN / effort * none.seconds if stock.is_ok else 0.0
         most_s = self._most_promised_s() if stock.is_ok else none.seconds
-        return Search(self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s, self._written_meanwhile)
+        return Search(self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s, meanwhile)
 
-    def _written_meanwhile(self, outcomes: Sequence[Outcome]) -> list[ir.Module]:
+    def _written_meanwhile(self, outcomes: Sequence[Outcome], wholes: TriedWholes) -> list[ir.Module]:
         """Returns the form beside its loops, if none of the forms with these outcomes is clearly faster than the module
         as it came; it will hardly be written in vain then."""
         none = self.criterion.outcome(self.forms.stock, self.forms.stock, 0)
@@ -476,7 +417,7 @@ class WholeModuleCheck:
             return []
         if any(not each.problem and is_clearly_faster(each, none) for each in outcomes):
             return []
-        return [] if self._beside_loops is None else [present(self._beside_loops.module)]
+        return [] if wholes.beside_loops is None else [present(wholes.beside_loops.module)]
 
     def _most_promised_s(self) -> float:
         """Returns what no set of sites gains, by what they gain alone, and where that is not known by the bound."""
@@ -485,128 +426,20 @@ class WholeModuleCheck:
         rest_s = self._most_gain_s(unknown) if unknown else 0.0
         return math.inf if rest_s is None else known_s + rest_s
 
-    def _clearly_best(self, outcomes: Sequence[Outcome], choice: JointChoice) -> int | None:
-        """Returns the number of the best form that is clearly faster than the one with islands; None if none is.
+    def _clearly_best(self, wholes: TriedWholes, choice: JointChoice) -> Tried | None:
+        """Returns the best form that is clearly faster than the one with islands; None if none is.
 
         The module as it came has an estimate from now on if any form has one.
         """
         nothing: Groups = frozenset()
         choice.outcomes[nothing] = replace(choice.outcomes[nothing], of=self.forms.stock)
-        islands = choice.outcome
-        clear = [
-            each if is_clearly_faster(each, islands) else replace(each, problem="not clearly") for each in outcomes
-        ]
-        return best_of(clear, islands)
-
-    def _in_place_of_wrong(
-        self, wholes: Sequence[TakenOver], outcomes: list[Outcome], best: Outcome
-    ) -> tuple[int, str] | None:
-        """Returns the number of the fastest form that may take the place of a program with wrong values, and what is
-        wrong; None if stock's is right, or if there is no such form. Those that nobody has measured are measured."""
-        unknown = [at for at, each in enumerate(outcomes) if each.of is None]
-        if self._best_in_place_of_wrong(outcomes) is None and not unknown:
-            return None
-        if not (wrong := self.distrust or self.problem_of_stock()):
-            return None
-        if self._best_in_place_of_wrong(outcomes) is None:
-            for at in unknown:
-                outcomes[at] = self.forms.outcome_of_whole(wholes[at], best)
-        able = self._best_in_place_of_wrong(outcomes)
-        return None if able is None else (able, wrong)
-
-    def _best_in_place_of_wrong(self, outcomes: Sequence[Outcome]) -> int | None:
-        """Returns the number of the fastest form that may take the place of a program with wrong values."""
-        stock, may_replace = self.forms.stock, self.criterion.may_replace_wrong
-        able = [i for i, each in enumerate(outcomes) if each.of and may_replace(stock, each.of)]
-        return min(able, key=lambda i: outcomes[i].seconds, default=None)
-
-    @functools.cached_property
-    def _beside_loops(self) -> TakenOver | None:
-        """Returns the form in which the loops alone stay with XLA, if there are any."""
-        if not any(op.name in LOOPS for op in ops_in(self.original.operation)):
-            return None
-        progress.at("whole-module check: writing the module per device, beside its loops")
-        with self.original.context:
-            return take_over_beside_loops(self._source, self.pipeline, self.session)
-
-    def _with_pipelines(
-        self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], best: Outcome
-    ) -> TakenOver | None:
-        """Returns the fastest form written per device with pipelines of products and the sums behind them, if those
-        promise that it is clearly faster than the best form with islands; None if it would not be.
-
-        Only in that form XLA's own collectives are there to be cut.
-        """
-        usable = [at for at, each in enumerate(outcomes) if each.of is None or each.of.is_ok]
-        if self.policy != BETTER or not usable or not self.forms.is_slow or not self.criterion.network.is_known:
-            return None
-        fastest = min(usable, key=lambda at: outcomes[at].seconds)
-        whole, seconds = wholes[fastest], outcomes[fastest].seconds
-        how = {
-            "first": 1 + max((row["site"] for row in whole.rows), default=-1),
-            "keeps_sums": keeps_sums(self.pipeline),
-            "sends_only": True,
-        }
-        written, rows = pipelined(present(whole.module), self.session, self.criterion.network, **how)
-        if not rows or seconds - promised_s(rows) > (1 - LEAST_GAIN_CONFIRMED) * best.seconds:
-            return None
-        progress.at("whole-module check: written per device, with pipelines")
-        return replace(whole, module=written, form=whole.form + PIPELINES, rows=(*whole.rows, *rows))
-
-    def _lacking_memory(self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], best: Outcome) -> list[int]:
-        """Returns the numbers of the forms that would be clearly faster than the best one and lack nothing but
-        memory."""
-        return [
-            at
-            for at, each in enumerate(outcomes)
-            if each.of is not None
-            and not wholes[at].form.endswith(PIPELINES)
-            and self._limit_for(each) is not None
-            and is_clearly_faster(replace(each, problem=""), best)
-        ]
-
-    def _with_fewest_bytes(
-        self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], best: Outcome
-    ) -> TakenOver | None:
-        """Returns the form with the plans of fewest bytes, if others lack nothing but memory."""
-        is_there = any(each.form == BYTES for each in wholes)
-        if is_there or not self.criterion.network.is_known or not self._lacking_memory(wholes, outcomes, best):
-            return None
-        progress.at("whole-module check: written per device, with fewest bytes")
-        with self.original.context:
-            form = take_over_as(BYTES, self._source, self.pipeline, self.session)
-        return form if any(each is form for each in different([*wholes, form])) else None
-
-    def _with_less_memory(
-        self, wholes: Sequence[TakenOver], outcomes: Sequence[Outcome], winner: int | None, best: Outcome
-    ) -> tuple[TakenOver, Outcome] | None:
-        """Returns the form that would be the best one if it needed less memory, with conversions repeated where their
-        results are needed late, and its outcome; None if there is none, or if that is not enough."""
-        least_s = best.seconds if winner is None else (1 - LEAST_GAIN_CONFIRMED) * outcomes[winner].seconds
-        lacking = [at for at in self._lacking_memory(wholes, outcomes, best) if outcomes[at].seconds < least_s]
-        if not lacking:
-            return None
-        fastest = min(lacking, key=lambda at: outcomes[at].seconds)
-        excess = self.criterion.excess_bytes(self.forms.stock, present(outcomes[fastest].of))
-        rows = 0
-        for share in _RELEASED_SHARES:
-            progress.at("whole-module check: written per device, for less memory")
-            with self.original.context:
-                form = take_over_releasing(
-                    wholes[fastest], int(share * excess), self._source, self.pipeline, self.session
-                )
-            if form is None or len(form.rows) == rows:  # nothing is left to release
-                return None
-            rows, outcome = len(form.rows), self.forms.outcome_of_whole(form, best)
-            if not outcome.problem and is_clearly_faster(outcome, best) and outcome.seconds < least_s:
-                return form, outcome
-        return None
+        return wholes.clearly_best(choice.outcome)
 
     def _handed_over_whole(
         self,
-        winner: TakenOver,
-        whole: Outcome,
+        winner: Tried,
         islands: Outcome,
+        wholes: TriedWholes,
         found: Found | None = None,
         *,
         wrong: str = "",
@@ -619,18 +452,19 @@ class WholeModuleCheck:
           wrong: where stock XLA computes wrong values, if that is the reason.
           reason: what else to say for it. attempts: how many forms were compiled, if there was no search.
         """
-        module, results = present(winner.module), self.session.results
-        results.report_rows[len(results.report_rows) - len(self.rows) :] = winner.rows
-        replaced = {*winner.said, *(each for each in self.replanned.said if each.severity == REMARK)}
+        form, whole = winner.form, winner.outcome
+        module, results = present(form.module), self.session.results
+        results.report_rows[len(results.report_rows) - len(self.rows) :] = form.rows
+        replaced = {*form.said, *(each for each in self.replanned.said if each.severity == REMARK)}
         kept = [each for each in results.diagnostics.diagnostics if each not in replaced]
-        results.diagnostics.diagnostics[:] = [*kept, *winner.remarks]
-        said = "XLA compiles no other form" if islands.problem else self._compared_whole(whole, islands)
+        results.diagnostics.diagnostics[:] = [*kept, *form.remarks]
+        said = "XLA compiles no other form" if islands.problem else wholes.compared(whole, islands)
         said += reason
         if wrong:
             said = self.distrust or f"stock XLA computes wrong values: {wrong}"
         has_sites = self.groups or not self.are_sites_planned and self.replanned.found.edges
         place = "in place of its sites the" if has_sites else "the"
-        loops = " but its loops" if LOOPS_STAY in winner.form else ""
+        loops = " but its loops" if LOOPS_STAY in form.form else ""
         self.session.remark(self.original.operation, f"{place} whole module{loops} is written per device: {said}")
         self._record(
             whole.of,
@@ -638,40 +472,11 @@ class WholeModuleCheck:
             module,
             found=found,
             attempts=attempts,
-            taken_over=winner.form,
+            taken_over=form.form,
             wrong_stock="" if self.distrust else wrong,
-            rows=winner.rows,
+            rows=form.rows,
         )
         return module
-
-    def _why_not_whole(self, outcomes: Sequence[Outcome], islands: Outcome) -> str:
-        """Returns in words why the module is not written per device, with the option that would allow it if there is
-        one."""
-        lacking = [each for each in outcomes if self._limit_for(each) is not None and each.seconds < islands.seconds]
-        fastest = min(lacking, key=lambda outcome: outcome.seconds, default=None)
-        allowed = "" if fastest is None else self._allowed(fastest, islands)
-        if fastest is not None and is_clearly_faster(fastest, islands):
-            return allowed
-        if (winner := best_of(outcomes, islands)) is not None:
-            said = self._compared_whole(outcomes[winner], islands)
-            return f"{said}; less than {LEAST_GAIN_OF_WHOLE:.0%} faster, the model may be wrong"
-        first = outcomes[0]
-        return allowed or first.problem or self._compared_whole(first, islands)
-
-    def _limit_for(self, whole: Outcome) -> int | None:
-        """Returns the memory limit under which a form would not be refused for its memory; None if that is not why."""
-        return self.criterion.missing_limit(self.forms.stock, whole.of) if whole.of else None
-
-    def _allowed(self, whole: Outcome, islands: Outcome) -> str:
-        said = self._compared_whole(replace(whole, problem=""), islands)
-        return f"{whole.problem}; --memory-limit={self._limit_for(whole)} allows it: {said}"
-
-    def _compared_whole(self, whole: Outcome, islands: Outcome) -> str:
-        """Returns in words how the module written per device compares with the best form with islands."""
-        if whole.seconds == islands.seconds:
-            return f"modelled time {micros(whole.seconds)} either way"
-        than = "as it came" if islands.of == self.forms.stock else "with rewritten sites"
-        return compared(whole, islands, "so", than)
 
     def _is_unmeasurable(self, choice: JointChoice) -> bool:
         """Returns whether XLA refuses the module both ways, as a library without a main function; then says so.
@@ -773,72 +578,3 @@ class WholeModuleCheck:
             noun = "site" if len(sites) == 1 else "sites"
             numbers = ", ".join(map(str, sites))
             self.session.remark(self.original.operation, f"{noun} {numbers} {in_remark} {reason}")
-
-
-def needs_values(session: Session) -> bool:
-    """Returns whether values have to be checked even if nobody asks.
-
-    That is so if stock XLA refuses the last module, but not ours: there is no program of stock XLA to compare with, and
-    XLA may compute ours wrongly. It is also so if ours was chosen because the program of stock XLA is wrong.
-    """
-    last = session.results.checks[-1] if session.results.checks else None
-    return last is not None and last.is_rewritten and (not last.stock.is_ok or bool(last.wrong_stock))
-
-
-def pipeline_behind(check: Check, pipeline: Pipeline) -> Pipeline:
-    """Returns the pipeline that makes the module that a check hands over, if `pipeline` rewrites sites."""
-    return pipeline_for(pipeline, check.taken_over) if check.taken_over else pipeline
-
-
-def problem_of(stock: Compiled, ours: Compiled, original: ir.Module, pipeline: Pipeline) -> str:
-    """Returns in words why a rewritten form of a module may not take the place of the original; empty if it may."""
-    network, policy = _option(pipeline, "network", SiteNetwork()), _option(pipeline, "policy", BETTER)
-    return ModuleCriterion(policy, network, devices_of(original)).problem(stock, ours)
-
-
-def with_ours(
-    check: Check,
-    ours: Compiled,
-    original: ir.Module,
-    rewritten: ir.Module | None,
-    sites: Collection[int],
-    child: xla_child.XlaChild,
-) -> Check:
-    """Returns the check of `original` with another form of it handed over.
-
-    Args:
-      ours: the form, compiled. rewritten: the form; None if it is the original. sites: those rewritten in it.
-    """
-    network, devices = SiteNetwork(check.topology), devices_of(original)
-    time = ModuleCriterion(BETTER, network, devices).time(check.stock, ours) if ours.is_ok else None
-    added = tuple((left, why) for each, why in check.added if (left := tuple(site for site in each if site in sites)))
-    traffic = check.traffic and traffic_of(original, rewritten, child, network, check.target)
-    taken_over = check.taken_over if rewritten is not None else ""
-    return replace(
-        check,
-        ours=ours,
-        our_time=time,
-        is_rewritten=rewritten is not None,
-        added=added,
-        traffic=traffic,
-        taken_over=taken_over,
-    )
-
-
-def traffic_of(
-    original: ir.Module,
-    rewritten: ir.Module | None,
-    child: xla_child.XlaChild,
-    network: SiteNetwork,
-    target: Target | None,
-    rows: Sequence[dict] = (),
-) -> dict[str, Any] | None:
-    """Returns the longest collectives of a module and of its rewritten form, as `passes.traffic.summary` has them; None
-    if it has no function main."""
-    from reshard.passes.traffic.summary import summary_of  # reports alone need it
-
-    progress.at("whole-module check: listing collectives")
-    try:
-        return summary_of(original, rewritten, child, network.topology, target=target, rows=rows)
-    except DiagnosedError:  # the module has no function main
-        return None

@@ -8,7 +8,7 @@ import pytest
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, values_check
-from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module import check_record, whole_module_check
 
 REWRITTEN = [{"site": 0, "is_rewritten": True}]
 
@@ -31,7 +31,7 @@ def ran(monkeypatch) -> list[tuple]:
         return "run module"
 
     monkeypatch.setattr(whole_module_check, "check", compiled)
-    monkeypatch.setattr(whole_module_check, "needs_values", lambda session: False)
+    monkeypatch.setattr(check_record, "needs_values", lambda session: False)
     monkeypatch.setattr(values_check, "check", run)
     return found
 
@@ -55,7 +55,7 @@ def test_each_check_runs_alone(ran):
 
 
 def test_where_stock_xla_fails_values_are_checked_unasked_within_the_default_limit(ran, monkeypatch):
-    monkeypatch.setattr(whole_module_check, "needs_values", lambda session: True)
+    monkeypatch.setattr(check_record, "needs_values", lambda session: True)
     checked(REWRITTEN, compiles=True, value_bytes=None)
     checked(REWRITTEN, compiles=True, value_bytes=7)
     assert [each[3] for each in ran if each[0] == "run"] == [checks.MOST_VALUE_BYTES, 7]
@@ -63,7 +63,7 @@ def test_where_stock_xla_fails_values_are_checked_unasked_within_the_default_lim
 
 def test_a_check_of_another_module_of_the_file_asks_for_no_values(ran, monkeypatch):
     """XLA compiles the second module neither way, so it has no check; stock XLA failed on the first one."""
-    monkeypatch.setattr(whole_module_check, "needs_values", lambda session: True)
+    monkeypatch.setattr(check_record, "needs_values", lambda session: True)
     monkeypatch.setattr(whole_module_check, "check", lambda original, module, *_, **__: module)
     session = Session()
     session.results.checks.append("the check of the first module")

@@ -19,8 +19,8 @@ from reshard.passes.results import module_verification, report, values_check
 from reshard.passes.results.module_verification import EQUAL, UNKNOWN, WRONG, Verdict, Verification
 from reshard.passes.results.values_check import GIVEN_BACK, NOT_CHECKED, STOCK_IS_WRONG, WITHIN
 from reshard.passes.traffic import summary
-from reshard.passes.whole_module import whole_module_check
-from reshard.passes.whole_module.whole_module_check import Check
+from reshard.passes.whole_module.check_record import Check
+from reshard.passes.whole_module.replanned import Replanned
 
 ROOT = Path(__file__).resolve().parents[3]
 PASSES = "find-mismatches,plan-sites{policy=always layout-check=off},synthesize-collectives,strip-findings"
@@ -262,6 +262,6 @@ def test_the_module_check_still_leaves_sites_by_number():
     """The check by values uses the same class, `Replanned`."""
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(converted(sizes=(4, 8)))
-        replanned = whole_module_check.Replanned(module, Pipeline.parse(PASSES), Session())
+        replanned = Replanned(module, Pipeline.parse(PASSES), Session())
         for sites in ([], [1], [0, 1]):
             assert str(replanned.with_sites(sites)).count("sdy.manual_computation(") == len(sites)

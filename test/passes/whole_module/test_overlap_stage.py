@@ -11,8 +11,8 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.whole_module import overlap_stage
+from reshard.passes.whole_module.check_record import Check
 from reshard.passes.whole_module.overlap_stage import may_overlap, overlapped
-from reshard.passes.whole_module.whole_module_check import Check
 from reshard.synthesis.programs.traffic import Collective
 
 GROUPS = "replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids"

@@ -5,7 +5,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import MethodType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,19 +16,20 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, report, values_check
-from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module import tried_wholes, whole_module_check
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.joint_choice import Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, is_clearly_faster
 from reshard.passes.whole_module.replanned import Replanned
 from reshard.passes.whole_module.taken_over import (
     ALL_FORMS,
+    TakenOver,
     cut_at_sites,
     pipeline_for,
     take_over,
     take_over_beside_loops,
 )
-from reshard.passes.whole_module.whole_module_check import WholeModuleCheck
+from reshard.passes.whole_module.tried_wholes import Tried, TriedWholes
 
 # One row of a table of split rows: stock XLA gathers the table, and so would an island at the lookup.
 ROW = """
@@ -190,9 +191,9 @@ def test_loops_may_stay_where_the_rest_is_written_per_device():
 
 
 def test_the_form_in_which_loops_stay_is_tried_where_the_other_forms_will_not_do(monkeypatch):
-    monkeypatch.setattr(whole_module_check, "LEAST_GAIN_OF_WHOLE", 2.0)
+    monkeypatch.setattr(tried_wholes, "is_clearly_faster", lambda *_: False)
     tried = []
-    monkeypatch.setattr(whole_module_check, "take_over_beside_loops", lambda *given: tried.append(given))
+    monkeypatch.setattr(tried_wholes, "take_over_beside_loops", lambda *given: tried.append(given))
     run(LOOP)
     assert len(tried) == 1
 
@@ -229,13 +230,12 @@ def test_a_faster_form_that_memory_keeps_from_being_taken_is_told_before_one_tha
     large, alike = Compiled("ok", temp_bytes=200), Compiled("ok", temp_bytes=100)
     outcomes = [Outcome("more memory", 0.8, (), large), Outcome("", 0.99, (), alike)]
     limits = SimpleNamespace(missing_limit=lambda stock, ours: 300 if ours is large else None)
-    check = SimpleNamespace(criterion=limits, forms=SimpleNamespace(stock=stock))
-    for name in ("_limit_for", "_allowed", "_compared_whole"):
-        setattr(check, name, MethodType(getattr(WholeModuleCheck, name), check))
-    said = WholeModuleCheck._why_not_whole(check, outcomes, Outcome("", 1.0, (), stock))
+    wholes = TriedWholes(SimpleNamespace(criterion=limits, stock=stock), bytes, Pipeline(()), Session())
+    wholes.add(Tried(TakenOver(None), each) for each in outcomes)
+    said = wholes.why_not(Outcome("", 1.0, (), stock))
     assert said.startswith("more memory; --memory-limit=300 allows it: modelled time 800,000.0 us so")
-    outcomes[0] = replace(outcomes[0], seconds=0.95)
-    said = WholeModuleCheck._why_not_whole(check, outcomes, Outcome("", 1.0, (), stock))
+    wholes.tried[0] = Tried(TakenOver(None), replace(outcomes[0], seconds=0.95))
+    said = wholes.why_not(Outcome("", 1.0, (), stock))
     assert said.startswith("modelled time 990,000.0 us so") and said.endswith("the model may be wrong")
 
 

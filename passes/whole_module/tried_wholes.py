@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms of a module that are written per device, as they are tried, and those that are worth a try after these.
+
+The first forms are tried in any case (`search`). Each of the others is written only if no form so far is clearly faster
+than the best one with islands:
+
+- *fewest bytes*: if a form would be clearly faster, but lacks memory;
+- *beside loops*, which stay with XLA: if there are any;
+- *pipelines* around what the fastest form sends: if they promise enough, and the target's compiler is asked for.
+
+*Less memory* is the last one, and is tried in any case: the form that would be the fastest of all if it did not lack
+memory, with conversions repeated where their results are needed late.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from reshard.dialect_utils.ir.ops import LOOPS, ops_in
+from reshard.dialect_utils.platform import progress
+from reshard.dialect_utils.platform.typed import present
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.sites.oracle import BETTER, micros
+from reshard.passes.whole_module.compiled_forms import CompiledForms
+from reshard.passes.whole_module.joint_choice import Outcome
+from reshard.passes.whole_module.module_cost import (
+    LEAST_GAIN_CONFIRMED,
+    LEAST_GAIN_OF_WHOLE,
+    best_of,
+    compared,
+    is_clearly_faster,
+)
+from reshard.passes.whole_module.pipelined import keeps_sums, pipelined, promised_s
+from reshard.passes.whole_module.taken_over import (
+    BYTES,
+    PIPELINES,
+    TakenOver,
+    different,
+    take_over_as,
+    take_over_beside_loops,
+    take_over_releasing,
+)
+
+_RELEASED_SHARES = (1.1, 2, 8)  # of the bytes that a form needs too many: the compiler differs from the model
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A form that is written per device, and what it costs."""
+
+    form: TakenOver
+    outcome: Outcome
+
+
+class TriedWholes:
+    """The forms of one module that are written per device.
+
+    Args:
+      forms: what compiles them. source: returns the module of which they are made, as bytecode.
+      pipeline, session: what rewrites sites.
+    State: `tried`, in the order in which they were tried.
+    """
+
+    def __init__(self, forms: CompiledForms, source: Callable[[], bytes], pipeline: Pipeline, session: Session):
+        self.forms, self.criterion = forms, forms.criterion
+        self._source, self._pipeline, self._session = source, pipeline, session
+        self.tried: list[Tried] = []
+
+    def add(self, tried: Iterable[Tried]) -> None:
+        self.tried += tried
+
+    def try_one(self, form: TakenOver | None, islands: Outcome) -> None:
+        """Adds a form with its outcome, beside the best one with islands; nothing for None."""
+        if form is not None:
+            self.tried.append(Tried(form, self.forms.outcome_of_whole(form, islands)))
+
+    # The winner
+
+    def best(self, than: Outcome) -> Tried | None:
+        """Returns the best one that is better than another outcome by as much as is asked of such a form, or that the
+        target's compiler confirms; None if there is none."""
+        return self._at(best_of([each.outcome for each in self.tried], than))
+
+    def clearly_best(self, islands: Outcome) -> Tried | None:
+        """Returns the best one among those that are clearly faster than the best form with islands."""
+        outcomes = [
+            each.outcome if is_clearly_faster(each.outcome, islands) else replace(each.outcome, problem="not clearly")
+            for each in self.tried
+        ]
+        return self._at(best_of(outcomes, islands))
+
+    def in_place_of_wrong(self, islands: Outcome, wrong: Callable[[], str]) -> tuple[Tried, str] | None:
+        """Returns the fastest one that may take the place of a program with wrong values, and what is wrong; None if
+        nothing is, or if there is no such form. Those that nobody has measured are measured then."""
+        unknown = [at for at, each in enumerate(self.tried) if each.outcome.of is None]
+        if self._best_in_place_of_wrong() is None and not unknown:
+            return None
+        if not (said := wrong()):
+            return None
+        if self._best_in_place_of_wrong() is None:
+            for at in unknown:
+                form = self.tried[at].form
+                self.tried[at] = Tried(form, self.forms.outcome_of_whole(form, islands))
+        able = self._best_in_place_of_wrong()
+        return None if able is None else (able, said)
+
+    def _best_in_place_of_wrong(self) -> Tried | None:
+        stock, may_replace = self.forms.stock, self.criterion.may_replace_wrong
+        able = [each for each in self.tried if each.outcome.of and may_replace(stock, each.outcome.of)]
+        return min(able, key=lambda each: each.outcome.seconds, default=None)
+
+    def _at(self, number: int | None) -> Tried | None:
+        return None if number is None else self.tried[number]
+
+    # More forms
+
+    def with_fewest_bytes(self, islands: Outcome) -> TakenOver | None:
+        """Returns the form with the plans of fewest bytes, if others lack nothing but memory."""
+        forms = [each.form for each in self.tried]
+        is_there = any(each.form == BYTES for each in forms)
+        if is_there or not self.criterion.network.is_known or not self._lacking_memory(islands):
+            return None
+        progress.at("whole-module check: written per device, with fewest bytes")
+        with self.forms.original.context:
+            form = take_over_as(BYTES, self._source(), self._pipeline, self._session)
+        return form if any(each is form for each in different([*forms, form])) else None
+
+    @functools.cached_property
+    def beside_loops(self) -> TakenOver | None:
+        """Returns the form in which the loops alone stay with XLA; None if there are none, or if nothing was written
+        per device at all."""
+        if not any(op.name in LOOPS for op in ops_in(self.forms.original.operation)):
+            return None
+        progress.at("whole-module check: writing the module per device, beside its loops")
+        with self.forms.original.context:
+            return take_over_beside_loops(self._source(), self._pipeline, self._session)
+
+    def with_pipelines(self, islands: Outcome) -> TakenOver | None:
+        """Returns the fastest form with pipelines of products and the sums behind them, if those promise that it is
+        clearly faster than the best form with islands; None if it would not be.
+
+        Only in a form that is written per device XLA's own collectives are there to be cut.
+        """
+        usable = [each for each in self.tried if each.outcome.of is None or each.outcome.of.is_ok]
+        is_asked = self.criterion.policy == BETTER and self.forms.is_slow and self.criterion.network.is_known
+        if not usable or not is_asked:
+            return None
+        fastest = min(usable, key=lambda each: each.outcome.seconds)
+        whole, seconds = fastest.form, fastest.outcome.seconds
+        how = {
+            "first": 1 + max((row["site"] for row in whole.rows), default=-1),
+            "keeps_sums": keeps_sums(self._pipeline),
+            "sends_only": True,
+        }
+        written, rows = pipelined(present(whole.module), self._session, self.criterion.network, **how)
+        if not rows or seconds - promised_s(rows) > (1 - LEAST_GAIN_CONFIRMED) * islands.seconds:
+            return None
+        progress.at("whole-module check: written per device, with pipelines")
+        return replace(whole, module=written, form=whole.form + PIPELINES, rows=(*whole.rows, *rows))
+
+    def with_less_memory(self, winner: Tried | None, islands: Outcome) -> Tried | None:
+        """Returns the form that would be the best one if it needed less memory, with conversions repeated where their
+        results are needed late; None if there is none, or if that is not enough."""
+        least_s = islands.seconds if winner is None else (1 - LEAST_GAIN_CONFIRMED) * winner.outcome.seconds
+        lacking = [each for each in self._lacking_memory(islands) if each.outcome.seconds < least_s]
+        if not lacking:
+            return None
+        fastest = min(lacking, key=lambda each: each.outcome.seconds)
+        excess = self.criterion.excess_bytes(self.forms.stock, present(fastest.outcome.of))
+        rows = 0
+        for share in _RELEASED_SHARES:
+            progress.at("whole-module check: written per device, for less memory")
+            with self.forms.original.context:
+                form = take_over_releasing(
+                    fastest.form, int(share * excess), self._source(), self._pipeline, self._session
+                )
+            if form is None or len(form.rows) == rows:  # nothing is left to release
+                return None
+            rows, outcome = len(form.rows), self.forms.outcome_of_whole(form, islands)
+            if not outcome.problem and is_clearly_faster(outcome, islands) and outcome.seconds < least_s:
+                return Tried(form, outcome)
+        return None
+
+    def _lacking_memory(self, islands: Outcome) -> list[Tried]:
+        """Returns the forms that would be clearly faster than the best one with islands and lack nothing but memory."""
+        return [
+            each
+            for each in self.tried
+            if each.outcome.of is not None
+            and not each.form.form.endswith(PIPELINES)
+            and self._limit_for(each.outcome) is not None
+            and is_clearly_faster(replace(each.outcome, problem=""), islands)
+        ]
+
+    # Words
+
+    def why_not(self, islands: Outcome) -> str:
+        """Returns in words why the module is not written per device, with the option that would allow it if there is
+        one; empty if no form was tried."""
+        outcomes = [each.outcome for each in self.tried]
+        if not outcomes:
+            return ""
+        lacking = [each for each in outcomes if self._limit_for(each) is not None and each.seconds < islands.seconds]
+        fastest = min(lacking, key=lambda outcome: outcome.seconds, default=None)
+        allowed = "" if fastest is None else self._allowed(fastest, islands)
+        if fastest is not None and is_clearly_faster(fastest, islands):
+            return allowed
+        if (winner := self.best(islands)) is not None:
+            said = self.compared(winner.outcome, islands)
+            return f"{said}; less than {LEAST_GAIN_OF_WHOLE:.0%} faster, the model may be wrong"
+        first = outcomes[0]
+        return allowed or first.problem or self.compared(first, islands)
+
+    def compared(self, whole: Outcome, islands: Outcome) -> str:
+        """Returns in words how a module written per device compares with the best form with islands."""
+        if whole.seconds == islands.seconds:
+            return f"modelled time {micros(whole.seconds)} either way"
+        than = "as it came" if islands.of == self.forms.stock else "with rewritten sites"
+        return compared(whole, islands, "so", than)
+
+    def _allowed(self, whole: Outcome, islands: Outcome) -> str:
+        said = self.compared(replace(whole, problem=""), islands)
+        return f"{whole.problem}; --memory-limit={self._limit_for(whole)} allows it: {said}"
+
+    def _limit_for(self, whole: Outcome) -> int | None:
+        """Returns the memory limit under which a form would not be refused for its memory; None if that is not why."""
+        return self.criterion.missing_limit(self.forms.stock, whole.of) if whole.of else None
