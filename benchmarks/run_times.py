@@ -253,7 +253,7 @@ def calibrate_on(testbed: Testbed, path: Path, sizes: str = NETWORK_SIZES) -> st
         ["env", *_slurm(testbed, rank), *_calibrate(path), "--mesh", levels, "--distributed", "--sizes", sizes]
         for rank in range(network.processes)
     ]
-    return testbed.run(commands, timeout_s=TIMEOUT_S, environment=one_device())[0]
+    return testbed.run(commands, timeout_s=TIMEOUT_S, environment=cpu_devices(1))[0]
 
 
 def _calibrate(path: Path) -> list[str]:
@@ -269,9 +269,9 @@ def _slurm(testbed: Testbed, rank: int) -> list[str]:
     ]  # fmt: skip
 
 
-def one_device() -> dict[str, str]:
-    """Returns the environment of a process with one CPU device that keeps the memory of freed arrays."""
-    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=1", **KEEPS_MEMORY}
+def cpu_devices(number: int) -> dict[str, str]:
+    """Returns the environment of a process with so many CPU devices that keeps the memory of freed arrays."""
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={number}", **KEEPS_MEMORY}
 
 
 def _run(batch: Sequence[Problem], devices: int, testbed: Testbed | None, turns: int) -> list[dict]:
@@ -283,14 +283,14 @@ def _run(batch: Sequence[Problem], devices: int, testbed: Testbed | None, turns:
         command = [sys.executable, str(WORKER), file.name]
         try:
             if testbed is None:
-                environment = {**one_device(), "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+                environment = cpu_devices(devices)
                 outputs = run_together([command], timeout_s=TIMEOUT_S, environment=environment)
             else:
                 ends = f"{devices}", f"{testbed.address(0)}:{PORT}"
                 outputs = testbed.run(
                     [[*command, str(rank), *ends] for rank in range(devices)],
                     timeout_s=TIMEOUT_S,
-                    environment=one_device(),
+                    environment=cpu_devices(1),
                 )
         except Failed as failure:
             return [{"key": each.key, "programs": {"ours": {"error": str(failure)[-300:]}}} for each in batch]

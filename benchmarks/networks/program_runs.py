@@ -23,7 +23,7 @@ from benchmarks.harness.journal import Journal
 from benchmarks.harness.progress import shown
 from benchmarks.networks.program_worker import SUM
 from benchmarks.networks.testbed import Network, Testbed
-from benchmarks.run_times import MORE_TURNS, PORT, calibrate_on, one_device
+from benchmarks.run_times import MORE_TURNS, PORT, calibrate_on, cpu_devices
 from reshard.dialect_utils.emission.tile_modules import tile_module
 from reshard.synthesis.forms.platforms import GLOO
 from reshard.synthesis.network.topology import Topology
@@ -195,7 +195,7 @@ def _run(batch: Sequence[Job], testbed: Testbed) -> list[dict]:
         file.flush()
         ends = str(processes), f"{testbed.address(0)}:{PORT}"
         commands = [[sys.executable, str(WORKER), file.name, str(rank), *ends] for rank in range(processes)]
-        outputs = testbed.run(commands, timeout_s=_TIMEOUT_S, environment=one_device())
+        outputs = testbed.run(commands, timeout_s=_TIMEOUT_S, environment=cpu_devices(1))
     per_process = [[json.loads(line[4:]) for line in each.splitlines() if line.startswith("job ")] for each in outputs]
     return [slowest(answers) for answers in zip(*per_process, strict=True)]
 

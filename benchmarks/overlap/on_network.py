@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from benchmarks.harness.arguments import among
 from benchmarks.networks.testbed import Network, Testbed, status_of
-from benchmarks.run_times import PORT, one_device
+from benchmarks.run_times import PORT, cpu_devices
 from reshard.synthesis.common.numbers import milliseconds
 from reshard.synthesis.common.text_table import markdown_table
 
@@ -90,7 +90,7 @@ def _on(name: str, options: argparse.Namespace) -> list[Row]:
         ends = str(PROCESSES), f"{testbed.address(0)}:{PORT}"
         module = [sys.executable, "-m", "benchmarks.overlap.on_network", "--worker", job]
         commands = [[*module, str(rank), *ends] for rank in range(PROCESSES)]
-        outputs = testbed.run(commands, timeout_s=_TIMEOUT_S, environment=one_device())
+        outputs = testbed.run(commands, timeout_s=_TIMEOUT_S, environment=cpu_devices(1))
     found = [[json.loads(line) for line in output.splitlines() if line.startswith("{")] for output in outputs]
     rows = []
     for (each, size, width), *told in zip(cases, *found, strict=True):

@@ -4,9 +4,10 @@
     step_worker.py JOB.json RANK PROCESSES HOST:PORT       prints `job {...}`: seconds and values of each form
     step_worker.py multiply RANK PROCESSES HOST:PORT       prints `flops_per_s ...` of matrix products
 
-Each process has one device. A job has the modules of the forms, the arguments, and for each result the largest
-difference that passes as rounding. Every form's results are compared with those of stock XLA's. If a run consumes its
-arguments, they are made again before the next one, which is not timed.
+Each process has one device, or one process has all. A job has the modules of the forms, the arguments, and for each
+result the largest difference that passes as rounding. Every form's results are compared with those of stock XLA's. If a
+run consumes its arguments, they are made again before the next one, which is not timed. A job with modules that are
+`widened` times nothing: it tells whether the difference of two forms shrinks with the precision.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ _MOST_TURNS = 20  # times those that a job asks for
 def main(arguments: list[str]) -> None:
     what, *place = arguments
     out, sys.stdout = sys.stdout, sys.stderr
-    join(*place)
+    if int(place[1]) > 1:
+        join(*place)
     if what == "multiply":
         print(f"flops_per_s {_flops_per_s()!r}", file=out, flush=True)
         return
     job = json.loads(Path(what).read_text(encoding="utf-8"))
-    print("job " + json.dumps(_run(job)), file=out, flush=True)
+    print("job " + json.dumps(_shrinks(job) if "widened" in job else _run(job)), file=out, flush=True)
 
 
 def _run(job: dict) -> dict[str, dict]:
@@ -73,6 +75,26 @@ def _run(job: dict) -> dict[str, dict]:
                 agreed(0)
                 found[name]["seconds"].append(step.seconds())
     return found
+
+
+def _shrinks(job: dict) -> bool:
+    """Returns whether the difference between the results of two forms is rounding: with floats of 64 bits it is as good
+    as gone."""
+    from reshard.dialect_utils.compare.array_differences import difference
+    from reshard.dialect_utils.compare.rounding import Rounding
+    from reshard.dialect_utils.compare.widened import is_rounding, widened_inputs
+    from reshard.dialect_utils.platform import compat
+
+    inputs = pickle.loads(Path(job["inputs"]).read_bytes())
+
+    def results(paths: list[str], inputs: list[np.ndarray]) -> list[list[np.ndarray]]:
+        with compat.wide_types(each.dtype for each in inputs):
+            return [Step(Path(path).read_text(encoding="utf-8"), inputs).results() for path in paths]
+
+    narrow, wide = results(job["modules"], inputs), results(job["widened"], widened_inputs(inputs))
+    roundings = [Rounding(*each) for each in job["roundings"]]
+    before = [difference(a, b, each.limit) for a, b, each in zip(*narrow, roundings, strict=True)]
+    return is_rounding(before, *wide, roundings)
 
 
 def _turns(job: dict, stock: Step, agreed: Callable[[int], int], processes: int) -> int:
@@ -123,9 +145,9 @@ class Step:
         return time.perf_counter() - began_s
 
     def results(self) -> list[np.ndarray]:
-        """Returns this process's part of each result."""
+        """Returns this process's part of each result: the elements of its tiles, one device after the other."""
         self.prepare()
-        return [np.asarray(shards[0]) for shards in self._run()]
+        return [np.concatenate([np.asarray(tile).ravel() for tile in tiles]) for tiles in self._run()]
 
     def _run(self) -> list[list]:
         import jax

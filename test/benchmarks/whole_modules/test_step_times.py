@@ -13,6 +13,7 @@ from benchmarks.whole_modules import step_times
 from benchmarks.whole_modules.step_times import Program, Unshaped, as_step, correlation, limits_of, passes, report
 from benchmarks.whole_modules.step_worker import compared
 from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.passes.driver.registry import AUTO
 from reshard.passes.sites.oracle import ALWAYS, BETTER, STRICT
 from reshard.synthesis.network.topology import Topology
 
@@ -68,7 +69,9 @@ def test_the_report_has_each_form_once_and_sums_up():
     assert "| muon | better, always |" in text and "2.000 | equal in all bits |" in text
     assert "0.800 | within rounding: 2e-06 |" in text
     assert "failed: gpt: no devices" in text
-    assert "geomean of stock ÷ better: 1.265 over 2 programs, of which 2 are rewritten" in text
+    assert "geomean of stock ÷ better: 1.265 over 2 programs" in text
+    assert "geomean of stock ÷ strict: 1.000 over 2 programs" in text
+    assert "of better over the 2 programs that it rewrites: 1.265" in text
     assert "worst ratio of better to stock: 1.250, lm" in text and "slower than 1.03 of stock: lm" in text
     assert "rank correlation of modelled and measured times: 1.000 over 4 forms" in text
     assert not passes([fast, slow]) and passes([fast])
@@ -96,6 +99,33 @@ def test_wrong_values_and_errors_fail(off, says):
     assert says in report([step], [], TOPOLOGY)
 
 
+def test_the_form_that_users_get_is_judged():
+    forms, same = {"stock": 4.0, "better": 3.0, "auto": 2.0}, {BETTER: "better", AUTO: "auto"}
+    answers = {"stock": answer(1.0), "better": answer(2.0), "auto": answer(0.5)}
+    step = as_step(program("lm", forms, same), answers)
+    assert step.ratio == 0.5
+    assert as_step(program("lm", forms, {BETTER: "better"}), answers).ratio == 2.0
+
+
+@pytest.mark.parametrize("is_gone, says", [(True, "rounding, shown with 64 bits: 3e-04"), (False, "WRONG: 3e-04")])
+def test_a_larger_difference_is_rounding_if_it_is_gone_with_64_bits(is_gone, says, tmp_path, monkeypatch):
+    answers = {"stock": answer(2.0), "better": answer(1.0, difference=3e-4, of_limit=9.0)}
+    asked = []
+
+    def run_widened(program, form, testbed, size):
+        asked.append(form)
+        return is_gone
+
+    monkeypatch.setattr(step_times, "run", lambda *_: answers)
+    monkeypatch.setattr(step_times, "run_widened", run_widened)
+    options = argparse.Namespace(state=tmp_path, turns=2, seconds=1.0, on="unshaped", size="small")
+    for _ in range(2):
+        step = step_times._timed(program("lm"), Unshaped(), options)
+        assert passes([step]) == is_gone
+        assert says in report([step], [], TOPOLOGY)
+    assert asked == ["better"]  # once: the journal keeps the answer
+
+
 def test_values_without_floats_must_be_equal():
     one, other = [np.int32([1, 2])], [np.int32([1, 3])]
     assert compared(one, one, [0.0]) == {"difference": 0.0, "of_limit": 0.0}
@@ -110,6 +140,32 @@ def test_where_data_only_moves_all_bits_must_be_equal():
     with make_context() as context:
         first, second = limits_of(ir.Module.parse(moved, context))
     assert first == 0 and second > 0
+
+
+def _module(*body: str) -> str:
+    split, arguments = "{sdy.sharding = #sdy.sharding<@mesh, [{'x'}]>}".replace("'", '"'), "%b: tensor<32xf32>"
+    head = f"func.func @main(%a: tensor<32xf32> {split}, {arguments}) -> tensor<32xf32> {{"
+    return "\n".join(('sdy.mesh @mesh = <["x"=8]>', head, *body, "return %r : tensor<32xf32>", "}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor, is_gone", [(1.0, True), (1.01, False)])
+def test_eight_processes_tell_rounding_with_64_bits(factor, is_gone, monkeypatch):
+    """(0.3 + 1e7) - 1e7 is 0 in float32, 0.3 + (1e7 - 1e7) is 0.3: that is rounding, 1.01 times as much is not."""
+    lost = _module("%s = stablehlo.add %a, %b : tensor<32xf32>", "%r = stablehlo.subtract %s, %b : tensor<32xf32>")
+    kept = _module(
+        f"%f = stablehlo.constant dense<{factor}> : tensor<32xf32>",
+        "%p = stablehlo.multiply %a, %f : tensor<32xf32>",
+        "%z = stablehlo.subtract %b, %b : tensor<32xf32>",
+        "%r = stablehlo.add %p, %z : tensor<32xf32>",
+    )
+    inputs = [np.full(32, 0.3, np.float32), np.full(32, 1e7, np.float32)]
+    monkeypatch.setattr(step_times, "_inputs", lambda name, size: inputs)
+    both = Program(
+        "far away", {"stock": lost, "better": kept}, {"stock": 1.0, "better": 1.0}, {BETTER: BETTER}, (1e-5,)
+    )
+    with Unshaped() as testbed:
+        assert step_times.run_widened(both, "better", testbed, "small") == is_gone
 
 
 @pytest.mark.slow
