@@ -76,8 +76,8 @@ class AssignLayoutsPass(NetworkOptions, Pass):
     )
     tactics: str = option(
         "",
-        "what axes may be for, as in x=zero3,y=megatron: data, zero3, sequence, megatron, expert, or several joined by "
-        "+; other axes may be for anything",
+        "what axes may be for, as in x=zero3,y=megatron: data, zero1, zero3, sequence, megatron, expert, or several "
+        "joined by +; other axes may be for anything",
     )
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ from ..preparation.prepared_clone import PreparedClone, prepare
 from ..preparation.serials import serial_of, tagged_clone
 from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
 from ..shardings.value_layouts import nth_sharding, stated_arguments, stated_results
+from .weight_updates import WeightUpdate, weight_updates
 
 _RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 _MANUAL = "sdy.manual_computation"
@@ -94,11 +95,12 @@ def inline_calls_of(module: ir.Module) -> None:
         remove_call_barriers(inline_calls(module.operation))
 
 
-def factored_module(module: ir.Module, mesh: Mesh | None = None) -> FactoredModule:
+def factored_module(module: ir.Module, mesh: Mesh | None = None, *, separate_weights: bool = False) -> FactoredModule:
     """Returns a module as ops with factors; the module has one public function.
 
     Args:
       mesh: the one that layouts are chosen for; None if it does not matter.
+      separate_weights: whether weights may have other layouts than what an optimizer makes of them.
     Raises: NotPropagatedError, DiagnosedError: as for `analyse`; also with several public functions, and for a sharding
       on another mesh, or one that splits by parts of axes.
     """
@@ -107,7 +109,8 @@ def factored_module(module: ir.Module, mesh: Mesh | None = None) -> FactoredModu
     functions = public_functions(functions_of(clone.prepared))
     if len(functions) != 1:
         raise error_at(module.operation, f"{len(functions)} public functions; layouts are chosen for one program")
-    return _Reader(clone, mesh).read(functions[0])
+    updates = weight_updates(functions[0]) if separate_weights else []
+    return _Reader(clone, mesh, updates).read(functions[0])
 
 
 @dataclass
@@ -120,6 +123,7 @@ class _Reader:
 
     clone: PreparedClone
     mesh: Mesh | None = None
+    updates: Sequence[WeightUpdate] = ()
     tensors: list[Tensor] = field(default_factory=list)
     ops: list[FactoredOp] = field(default_factory=list)
     origins: list[int | None] = field(default_factory=list)
@@ -134,6 +138,8 @@ class _Reader:
     number_of: dict[int, int] = field(init=False)  # index of an op -> its number without the meshes
 
     def __post_init__(self) -> None:
+        self.updating = {use for each in self.updates for use in each.uses}
+        self.updated = {each.result for each in self.updates}
         kept = [index for index, op in enumerate(self.clone.originals) if op.name != "sdy.mesh"]
         self.number_of = {index: number for number, index in enumerate(kept)}
         self.meshes = module_meshes(self.clone.prepared)
@@ -151,13 +157,14 @@ class _Reader:
         results = []
         end = terminator_of(block)
         for number, (tensor, attr) in enumerate(zip(returned, stated_results(function), strict=True)):
-            if tensor is not None and attr is not None:
+            if tensor is not None and (attr is not None or number in self.updated):
                 result = self._tensor(end.operands[number].type, 1, "")
                 self._copy(tensor, result, 1, end, number)
                 self.views.add(len(self.ops) - 1)
                 self._pin(result, attr, end)
                 tensor = result
             results.append(tensor)
+        weights = ((arguments[each.argument], results[each.result]) for each in self.updates)
         given, made = (tuple(each for each in some if each is not None) for some in (arguments, results))
         donated = {
             tensor
@@ -174,6 +181,7 @@ class _Reader:
             schedule.lives,
             schedule.moments,
             schedule.loops,
+            tuple((weight, new) for weight, new in weights if weight is not None and new is not None),
         )
         places = {tensor: tuple(each) for tensor, each in self.places.items()}
         return FactoredModule(
@@ -204,6 +212,16 @@ class _Reader:
 
     def _use(self, value: ir.Value) -> int | None:
         return self.tensor_of.get(value)
+
+    def _use_in(self, op: ir.Operation, number: int, runs: int) -> int | None:
+        """Returns the tensor that an op takes: of a weight that it updates, one in a layout of its own."""
+        tensor = self._use(op.operands[number])
+        if tensor is None or (op, number) not in self.updating:
+            return tensor
+        own = self._tensor(op.operands[number].type, runs, "")
+        self._copy(tensor, own, runs, op, number)
+        self.views.add(len(self.ops) - 1)
+        return own
 
     def _pin(self, tensor: int, attr: ir.Attribute | None, where: ir.Operation) -> bool:
         """Keeps the layout that somebody asks for, but for open dimensions; returns whether there is one to keep.
@@ -294,7 +312,7 @@ class _Reader:
         if op.name in _FREE or (operands and is_made_of_constants):
             self.free.update(op.results)
             return
-        used = [self._use(value) for value in operands]
+        used = [self._use_in(op, number, runs) for number in range(len(operands))]
         made = [self._result(op, number, runs) for number in range(len(op.results))]
         if op.name == "stablehlo.optimization_barrier":
             for source, result in zip(used, made, strict=True):

@@ -22,7 +22,7 @@ from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.assignment.description import AxisUse, uses_of
 from reshard.synthesis.assignment.layout_problem import Assignment, LayoutProblem
 from reshard.synthesis.assignment.solving import TIME_LIMIT_S, InfeasibleError
-from reshard.synthesis.assignment.tactics import Tactic, TacticError, check
+from reshard.synthesis.assignment.tactics import Tactic, TacticError, check, separate_weights
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network.topology import Topology, TopologyError
@@ -137,7 +137,7 @@ def chosen(
         free_of_shardings(module, keeps_signatures=keeps_signature)
     inline_calls_of(module)
     progress.at("assign-layouts: the program as ops with factors")
-    factored = factored_module(module, mesh)
+    factored = factored_module(module, mesh, separate_weights=separate_weights(tactics))
     try:
         problem = LayoutProblem(factored.program, mesh, topology, memory_limit, tactics)
     except InfeasibleError as error:

@@ -116,8 +116,8 @@ def auto(
         program; None: XLA for CPU devices judges them.
       pinned: the number of an argument -> a tree of PartitionSpecs, or one for all of its leaves, that it has to have;
         it needs a `mesh`.
-      tactics: what axes may be for, such as "x=zero3,y=megatron+sequence", of `data`, `zero3`, `sequence`, `megatron`,
-        `expert` and `auto`; other axes may be for anything. It needs a `mesh`.
+      tactics: what axes may be for, such as "x=zero3,y=megatron+sequence", of `data`, `zero1`, `zero3`, `sequence`,
+        `megatron`, `expert` and `auto`; other axes may be for anything. It needs a `mesh`.
       compiled_meshes: how many meshes are compiled.
       **jit_options: of `jax.jit`, such as `donate_argnums`.
     Raises:

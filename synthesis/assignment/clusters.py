@@ -105,6 +105,9 @@ def clusters_of(program: FactoredProgram) -> Clusters:
     for number, op in enumerate(program.ops):
         if number not in sums and is_tie(op, program.tensors):
             (ties.add if _tie(growing, op) else conflicts.append)(number)
+    for weight, new in program.weights:
+        dims = [dim for dim, size in enumerate(program.tensors[weight].shape) if size > 1]
+        growing.tie(weight, new, [(dim, dim) for dim in dims])
     found = _numbered(program, growing, frozenset(ties), tuple(conflicts))
     partial = frozenset(tensor for number in sums for tensor in program.ops[number].operands)
     return replace(found, sums=sums, partial=partial)

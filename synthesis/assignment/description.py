@@ -27,11 +27,13 @@ class AxisUse:
     Attributes:
       work: role -> its share of the matrix work, by operations.
       stored: the share of the bytes of state, which the program returns as new values, that the axis splits.
+      are_weights_whole: whether it splits no weight, though weights may be laid out otherwise than the other state.
     """
 
     axis: str
     work: Mapping[str, float]
     stored: float
+    are_weights_whole: bool = False
 
     @property
     def is_used(self) -> bool:
@@ -44,7 +46,9 @@ class AxisUse:
         shares = [
             f"{role} parallel in {share:.0%} of the matrix work" for role, share in self._sorted() if share >= _MUCH
         ]
-        if self.stored >= _MOST and self.work.get(DATA, 0.0) + self.work.get(SEQUENCE, 0.0) >= _MOST:
+        if self.stored >= _MUCH and self.are_weights_whole:
+            shares.append("the optimizer's state kept in shards, parameters whole (ZeRO-1)")
+        elif self.stored >= _MOST and self.work.get(DATA, 0.0) + self.work.get(SEQUENCE, 0.0) >= _MOST:
             shares.append("parameters and state kept in shards, gathered where they are used (ZeRO-3)")
         elif self.stored >= _MUCH:
             shares.append(f"{self.stored:.0%} of the state kept in shards")
@@ -71,7 +75,10 @@ def uses_of(
             if op.flops and factor is not None:
                 role = roles.of(op, factor)
                 work[role] = work.get(role, 0.0) + op.flops * op.runs / whole
-        found.append(AxisUse(axis, work, _stored(program, roles.parameters, assignment, axis)))
+        is_whole = bool(program.weights) and not any(
+            _splits(assignment.layouts[weight], axis) for weight, _ in program.weights
+        )
+        found.append(AxisUse(axis, work, _stored(program, roles.parameters, assignment, axis), is_whole))
     return found
 
 

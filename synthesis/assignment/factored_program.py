@@ -99,6 +99,8 @@ class FactoredProgram:
       moments: for each op the moment at which it runs; None for one that makes nothing in memory, since it is a view or
         a part of the ops that take what it makes. Empty if nothing is known of it.
       loops: from the first moment of each loop to its last.
+      weights: (argument, result): a weight and its new value. They have one layout, though no op ties them, since what
+        the optimizer takes and makes are copies of them that may have another one.
     """
 
     tensors: tuple[Tensor, ...]
@@ -109,3 +111,4 @@ class FactoredProgram:
     lives: tuple[Interval, ...] = ()
     moments: tuple[int | None, ...] = ()
     loops: tuple[Span, ...] = ()
+    weights: tuple[tuple[int, int], ...] = ()

@@ -31,7 +31,7 @@ from .moves import NOWHERE, PARTIAL, PASS_ON, prices_for
 from .pairwise import PairwiseProblem
 from .roles import Roles
 from .solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
-from .tactics import FREE, SHARDS, Tactic
+from .tactics import FREE, SHARDS, STATE_IN_SHARDS, Tactic
 
 MOMENTS = 8  # at which the memory is limited
 _HELD = 1e-3  # of the time to read an argument or result, which decides between layouts that are equally fast
@@ -177,7 +177,8 @@ class LayoutProblem:
             names = ", ".join(self.program.tensors[each].name or f"tensor {each}" for each in sorted(members)[:3])
             raise InfeasibleError(f"no even layout of {names} on {self.mesh} is the one that is asked for")
         if members & self.roles.parameters:
-            kept &= self._keeps_tactics(found, kept)
+            is_weight = any(weight in members for weight, _ in self.program.weights)
+            kept &= self._keeps_tactics(found, kept, is_weight)
         return found[kept]
 
     @functools.cached_property
@@ -196,14 +197,18 @@ class LayoutProblem:
                     found.setdefault(self.clusters.of[tensor], set()).update(moved)
         return {cluster: frozenset(each) for cluster, each in found.items()}
 
-    def _keeps_tactics(self, layouts: np.ndarray, possible: np.ndarray) -> np.ndarray:
-        """Returns which layouts of state keep the tactics, for each axis as far as any possible one does."""
+    def _keeps_tactics(self, layouts: np.ndarray, possible: np.ndarray, is_weight: bool) -> np.ndarray:
+        """Returns which layouts of state keep the tactics, for each axis as far as any possible one does.
+
+        `is_weight`: it is that of a weight which has another one than what the optimizer makes of it.
+        """
         kept = np.ones(len(layouts), dtype=bool)
         for axis, name in enumerate(self.mesh.axis_names):
             state = self.tactics[name].state if name in self.tactics else FREE
             if state == FREE:
                 continue
-            wanted = kept & ((layouts[:, axis] >= 0) == (state == SHARDS))
+            in_shards = state == SHARDS or (state == STATE_IN_SHARDS and not is_weight)
+            wanted = kept & ((layouts[:, axis] >= 0) == in_shards)
             kept = wanted if (wanted & possible).any() else kept
         return kept
 

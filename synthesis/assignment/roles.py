@@ -33,7 +33,9 @@ class Roles:
         state = frozenset(tensor for tensor in program.arguments if clusters.of[tensor] in results)
         other = (each for each in program.arguments[:-1] if len(program.tensors[each].shape) > 1)
         self.parameters: frozenset[int] = state or frozenset(other)
-        self._clusters_of_parameters = {clusters.of[each] for each in self.parameters}
+        weights = {weight for weight, _ in program.weights}
+        copies = {each for op in program.ops if op.name == "copy" and weights & {*op.operands} for each in op.results}
+        self._clusters_of_parameters = {clusters.of[each] for each in self.parameters | copies}
         self._derived = set(self.parameters)  # what is made of parameters alone, without a matrix product
         for op in program.ops:
             if op.operands and not op.flops and all(tensor in self._derived for tensor in op.operands):

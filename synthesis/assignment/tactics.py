@@ -4,14 +4,18 @@
 | tactic | the axis may split | parameters and state |
 |---|---|---|
 | `data` | the batch | whole |
+| `zero1` | the batch | parameters whole, the optimizer's state in shards, where it divides evenly |
 | `zero3` | the batch | in shards, where they divide evenly |
 | `sequence` | other dimensions of tokens | whole |
 | `megatron` | features and heads | free |
 | `expert` | experts | free |
 | `auto` | anything | free |
 
-Tactics of one axis are joined by `+`: it may be for any of them. Shards of state win over whole state, and a free one
-over both. Ops other than matrix products are free, and follow.
+Tactics of one axis are joined by `+`: it may be for any of them. Of what they say about parameters and state, the later
+one in `whole`, `zero1`'s, `in shards`, `free` counts. Ops other than matrix products are free, and follow.
+
+With `zero1` the optimizer works on shards: gradients are reduced and scattered, and new parameters gathered. So a
+parameter and what the optimizer makes of it have layouts of their own (`FactoredProgram.weights`).
 
 Source: the names are those of GSPMD (arXiv 2105.04663), ZeRO (1910.02054), Megatron-LM (1909.08053) and automap
 (2112.02958), from which the idea of composing them comes.
@@ -25,11 +29,13 @@ from dataclasses import dataclass
 
 from .roles import DATA, EXPERT, SEQUENCE, TENSOR
 
-FREE, WHOLE, SHARDS = "free", "whole", "shards"
+FREE, WHOLE, SHARDS, STATE_IN_SHARDS = "free", "whole", "shards", "state in shards"
+_STRONGEST_FIRST = (FREE, SHARDS, STATE_IN_SHARDS, WHOLE)
 AUTO = "auto"
 _ROLES = frozenset({DATA, SEQUENCE, TENSOR, EXPERT})
 TACTICS = {
     "data": (frozenset({DATA}), WHOLE),
+    "zero1": (frozenset({DATA}), STATE_IN_SHARDS),
     "zero3": (frozenset({DATA}), SHARDS),
     "sequence": (frozenset({SEQUENCE}), WHOLE),
     "megatron": (frozenset({TENSOR}), FREE),
@@ -47,7 +53,7 @@ class Tactic:
     """What one axis may be for.
 
     Attributes:
-      roles: that it may have in matrix products. state: FREE, WHOLE or SHARDS.
+      roles: that it may have in matrix products. state: FREE, WHOLE, SHARDS or STATE_IN_SHARDS.
     """
 
     roles: frozenset[str]
@@ -80,6 +86,11 @@ def check(tactics: Mapping[str, Tactic], axes: tuple[str, ...]) -> None:
         raise TacticError(f"tactics: the mesh has no axis {unknown[0]}; its axes are {', '.join(axes)}")
 
 
+def separate_weights(tactics: Mapping[str, Tactic]) -> bool:
+    """Returns whether parameters and what the optimizer makes of them have layouts of their own."""
+    return any(each.state == STATE_IN_SHARDS for each in tactics.values())
+
+
 def _joined(names: list[str]) -> Tactic:
     for name in names:
         if name not in TACTICS:
@@ -88,4 +99,4 @@ def _joined(names: list[str]) -> Tactic:
             raise TacticError(f"tactics: {name!r} is none of {', '.join(TACTICS)}{hint}")
     states = {TACTICS[name][1] for name in names}
     roles = frozenset().union(*(TACTICS[name][0] for name in names))
-    return Tactic(roles, next(state for state in (FREE, SHARDS, WHOLE) if state in states))
+    return Tactic(roles, next(state for state in _STRONGEST_FIRST if state in states))

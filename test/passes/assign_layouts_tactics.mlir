@@ -7,7 +7,7 @@
 
 // FREE: func.func public @main(%arg0: tensor<8192x32768xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}, %arg1: tensor<32768x8192xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}
 // DATA: %arg2: tensor<64x8192xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> (tensor<64x8192xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
-// WRONG: 'zer3' is none of data, zero3, sequence, megatron, expert, auto; do you mean zero3?
+// WRONG: 'zer3' is none of data, zero1, zero3, sequence, megatron, expert, auto; do you mean zero3?
 // NONE: the mesh has no axis y; its axes are x
 func.func public @main(%arg0: tensor<8192x32768xf32>, %arg1: tensor<32768x8192xf32>, %arg2: tensor<64x8192xf32>) -> tensor<64x8192xf32> {
   %0 = stablehlo.dot_general %arg2, %arg0, contracting_dims = [1] x [0] : (tensor<64x8192xf32>, tensor<8192x32768xf32>) -> tensor<64x32768xf32>

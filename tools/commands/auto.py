@@ -57,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--tactics",
         default="",
         metavar="AXIS=TACTIC,...",
-        help="what axes of --mesh may be for: data, zero3, sequence, megatron, expert, or several joined by +",
+        help="what axes of --mesh may be for: data, zero1, zero3, sequence, megatron, expert, or several joined by +",
     )
     parser.add_argument("--free", action="store_true", help="leave out the shardings that the module has")
     parser.add_argument("-o", dest="output", metavar="FILE", help="write the module with its layouts; - is stdout")

@@ -48,8 +48,34 @@ def mlp_step(tokens: int, width: int, hidden: int) -> FactoredProgram:
     return FactoredProgram(tensors, ops, (1, 2, 0), (8, 9), lives=lives)
 
 
-def solved(mesh: str, tactics: str):
-    program = mlp_step(4096, 1024, 4096)
+def momentum_step(tokens: int, width: int) -> FactoredProgram:
+    """Returns y = x @ w, new momentum m + x.T @ y and a new weight w - it; the optimizer takes and makes copies.
+
+    The tensors are x, w, m, y, the gradient, the new momentum, the copy of w, the copy of the new weight, and that.
+    """
+    square, batch, same = (width, width), (tokens, width), ((0,), (1,))
+    shapes = [batch, square, square, batch, square, square, square, square, square]
+    flops = 2 * tokens * width**2
+
+    def add(operands, result):
+        return FactoredOp("add", operands, (result,), (same, same), (same,), square)
+
+    def dot(operands, result, dims, sizes):
+        return FactoredOp("dot", operands, (result,), dims, (same,), sizes, frozenset({2}), flops=flops)
+
+    ops = (
+        dot((0, 1), 3, (((0,), (2,)), ((2,), (1,))), (tokens, width, width)),
+        dot((0, 3), 4, (((2,), (0,)), ((2,), (1,))), (width, width, tokens)),
+        add((2, 4), 5),
+        FactoredOp.copy(1, 6, square),
+        add((6, 5), 7),
+        FactoredOp.copy(7, 8, square),
+    )
+    return FactoredProgram(tuple(Tensor(each, 16) for each in shapes), ops, (1, 2, 0), (8, 5), weights=((1, 8),))
+
+
+def solved(mesh: str, tactics: str, program: FactoredProgram | None = None):
+    program = program or mlp_step(4096, 1024, 4096)
     problem = LayoutProblem(program, Mesh.parse(mesh), NETWORK, tactics=parse(tactics))
     found = problem.solve()
     return found, {use.axis: use for use in uses_of(program, clusters_of(program), found, dict(problem.mesh.axes))}
@@ -63,6 +89,22 @@ def test_an_axis_is_for_what_its_tactic_says(tactic, role, stored):
     found, uses = solved("x=8", f"x={tactic}")
     assert set(uses["x"].work) == {role} and uses["x"].stored == stored
     assert found.seconds >= solved("x=8", "")[0].seconds
+
+
+def test_zero1_keeps_weights_whole_and_the_state_of_the_optimizer_in_shards():
+    found, uses = solved("x=8", "x=zero1", momentum_step(4096, 1024))
+    weight, momentum, new_momentum, new_weight = (found.layouts[each] for each in (1, 2, 5, 8))
+    assert not any(weight.dims) and weight == new_weight
+    assert any(momentum.dims) and momentum == new_momentum == found.layouts[6] == found.layouts[7]
+    kinds = {(move.tensor, str(move.source), str(move.target)) for move in found.moves}
+    assert {tensor for tensor, *_ in kinds} == {4, 7}  # the gradient is reduced and scattered, the new weight gathered
+    assert uses["x"].words.endswith("the optimizer's state kept in shards, parameters whole (ZeRO-1)")
+
+
+def test_a_stronger_tactic_says_what_is_in_shards():
+    assert not any(solved("x=8", "x=data+zero1", momentum_step(4096, 1024))[0].layouts[1].dims)
+    assert any(solved("x=8", "x=zero1+zero3", momentum_step(4096, 1024))[0].layouts[1].dims)
+    assert parse("x=zero1+zero3")["x"] == parse("x=zero3")["x"]
 
 
 def test_tactics_of_two_axes_compose():

@@ -60,7 +60,8 @@ def test_tactics_say_what_axes_are_for(module, capsys):
     assert "data" not in axis["work"]
     assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "x=zer3"]) == 1
     assert (
-        "'zer3' is none of data, zero3, sequence, megatron, expert, auto; do you mean zero3?" in capsys.readouterr().err
+        "'zer3' is none of data, zero1, zero3, sequence, megatron, expert, auto; do you mean zero3?"
+        in capsys.readouterr().err
     )
     assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "y=data"]) == 1
     assert "the mesh has no axis y; its axes are x" in capsys.readouterr().err

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weights of a training step: arguments that the forward pass takes, and that an optimizer makes anew.
+
+    %w, %m -> dot_general %x, %w            the forward pass takes the weight
+    %u = multiply %m, %rate                 the optimizer's arithmetic, element by element,
+    %new = subtract %w, %u                  takes it too
+    return %new, ...                        its new value
+
+An op belongs to the optimizer's arithmetic if a result of the program follows from it element by element. So a weight's
+uses are told apart by themselves: a decay of weights belongs to the arithmetic, a cast before a matrix product does
+not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from ..ir.fusing import ELEMENTWISE
+from ..ir.ops import shape_of, terminator_of
+from ..platform.bindings import ir
+
+_ALIAS = "tf.aliasing_output"
+Use = tuple[ir.Operation, int]  # an op and the number of its operand
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """A weight and its new value.
+
+    Attributes:
+      argument, result: their numbers. uses: those of the weight in the optimizer's arithmetic.
+    """
+
+    argument: int
+    result: int
+    uses: frozenset[Use]
+
+
+def weight_updates(function: ir.Operation) -> list[WeightUpdate]:
+    """Returns the weights of a function without calls: each with the result of the same type that is the fewest ops
+    away, or the one that it is donated to."""
+    block = function.regions[0].blocks[0]
+    end = terminator_of(block)
+    arithmetic = _arithmetic(block)
+    held = function.attributes.get("arg_attrs")
+    attributes = [ir.DictAttr(each) for each in ir.ArrayAttr(held)] if held is not None else []
+    found, taken = [], set()
+    for number, argument in enumerate(block.arguments):
+        uses = [(use.owner.operation, use.operand_number) for use in argument.uses]
+        inside = frozenset(use for use in uses if use[0] in arithmetic)
+        if not inside or len(inside) == len([use for use in uses if use[0] != end]):
+            continue  # no weight, or state that the forward pass does not take
+        aliased = attributes[number] if attributes else {}
+        if _ALIAS in aliased:
+            result: int | None = ir.IntegerAttr(aliased[_ALIAS]).value
+        else:
+            of_type = {at for at, each in enumerate(end.operands) if each.type == argument.type and at not in taken}
+            result = _nearest(inside, arithmetic, end, of_type)
+        if result is not None and result not in taken:
+            taken.add(result)
+            found.append(WeightUpdate(number, result, inside))
+    return found
+
+
+def _arithmetic(block: ir.Block) -> set[ir.Operation]:
+    """Returns the ops from which results follow element by element."""
+    found: set[ir.Operation] = set()
+    waiting = list(terminator_of(block).operands)
+    while waiting:
+        owner = waiting.pop().owner
+        if isinstance(owner, ir.Block):
+            continue
+        op = owner.operation
+        if op in found or op.name not in ELEMENTWISE or op.block != block:
+            continue
+        found.add(op)
+        shape = shape_of(op.results[0].type)
+        waiting += [each for each in op.operands if shape_of(each.type) == shape]
+    return found
+
+
+def _nearest(uses: frozenset[Use], arithmetic: set[ir.Operation], end: ir.Operation, results: set[int]) -> int | None:
+    """Returns the number of the result that the fewest ops lie before; None if none of these follows from the uses."""
+    waiting, seen = deque(op for op, _ in uses), {op for op, _ in uses}
+    while waiting:
+        op = waiting.popleft()
+        users = [(use.owner.operation, use.operand_number) for use in op.results[0].uses]
+        if found := [number for user, number in users if user == end and number in results]:
+            return min(found)
+        for user, _ in users:
+            if user in arithmetic and user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return None
