@@ -337,7 +337,7 @@ def run_widened(program: Program, form: str, testbed, size: str) -> bool:
         modules = [ir.Module.parse(each, context) for each in texts]
         roundings = [(each.epsilon, each.terms) for each in roundings_of_results(modules[0])]
         wide = [widened(each) for each in modules]
-        if None in wide:
+        if any(each is None for each in wide):
             return False
         texts += map(str, wide)
     with tempfile.TemporaryDirectory() as folder:
@@ -383,9 +383,11 @@ def _inputs(name: str, size: str) -> list:
     import numpy as np
 
     from benchmarks.programs.catalogue import every_program
+    from reshard.dialect_utils.platform import compat
 
     entry = next(each for each in every_program() if each.name == name)
     leaves = jax.tree.leaves(entry.arguments(entry.mesh(), size))
+    leaves = [leaves[at] for at in compat.kept_arguments(entry.lower(size), len(leaves))]
     is_key = [jax.numpy.issubdtype(each.dtype, jax.dtypes.prng_key) for each in leaves]
     return [np.asarray(jax.random.key_data(each) if key else each) for each, key in zip(leaves, is_key)]
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..conversions.repeated import without_waiting
 from ..ir.ops import CONSTANTS, blocks_of, ops_in
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import asm_of
@@ -25,7 +26,7 @@ from .rounding import Rounding
 _PART_LEFT = 2e-6  # of a difference may be left in float64, if it is rounding: 1024 times what float32's would leave
 _SLACK = 16  # for outputs whose difference was small before
 _NARROW = frozenset({"f16", "bf16", "f32"})
-# Ops that depend on the bits of their operands or that a library has for some types alone: they keep their types.
+# Ops that depend on the bits of their operands, or that a library has for some types alone: they keep their types.
 _KEEP_TYPES = CONSTANTS | {"stablehlo.bitcast_convert", "stablehlo.custom_call"}
 _ANNOTATIONS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "LayoutConstraint", "xla.sdy.")
 
@@ -35,6 +36,7 @@ def widened(module: ir.Module) -> ir.Module | None:
     does not take them."""
     with module.context, ir.Location.unknown():
         copy = ir.Module.parse(asm_of(module.operation))
+        without_waiting(copy)
         ops = [op for op in ops_in(copy.operation) if op.name != "builtin.module"]
         kept = {op: [operand.type for operand in op.operands] for op in ops if _keeps_types(op)}
         is_changed = False

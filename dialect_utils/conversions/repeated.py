@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from reshard.synthesis.forms.platforms import CPU, GLOO
 
 from ..emission.mini_modules import bits_of
-from ..ir.ops import producer_of
+from ..ir.ops import ops_in, producer_of
 from ..platform.bindings import ir, stablehlo
 from .tile_lives import Gap, Lives
 
@@ -104,6 +104,33 @@ def _later_on_cpu(tile: ir.Value, awaited: ir.Value) -> ir.Value:
     zeros = stablehlo.broadcast_in_dim(kind, stablehlo.convert(_array((), kind.element_type), nothing), [])
     same = stablehlo.xor(bits, zeros)
     return same if bits == tile else stablehlo.bitcast_convert(tile.type, same)
+
+
+_WAITING = ("xor", "broadcast_in_dim", "convert", "subtract", "maximum", "popcnt")  # from the last op to the first
+
+
+def without_waiting(module: ir.Module) -> None:
+    """Has the users of tiles that wait, as `write` makes them for CPU devices, take the tiles that these are made of.
+
+    They have the same values. Ops that take the bits of floats keep a module from having floats of another size.
+    """
+    for op in ops_in(module.operation):
+        if op.name == "stablehlo.bitcast_convert" and (tile := _made_to_wait(op)) is not None:
+            op.results[0].replace_all_uses_with(tile)
+
+
+def _made_to_wait(op: ir.Operation) -> ir.Value | None:
+    """Returns the tile of which `_later_on_cpu` has made floats by an op; None for another op."""
+    same = above = op.operands[0]
+    for name in _WAITING:
+        if isinstance(above.owner, ir.Block) or above.owner.operation.name != f"stablehlo.{name}":
+            return None
+        above = above.owner.operation.operands[-1 if name == "xor" else 0]
+    bits = same.owner.operation.operands[0]
+    if isinstance(bits.owner, ir.Block) or bits.owner.operation.name != "stablehlo.bitcast_convert":
+        return None
+    tile = bits.owner.operation.operands[0]
+    return tile if tile.type == op.results[0].type else None
 
 
 def _as_integers(tile: ir.Value) -> ir.Value:

@@ -267,6 +267,13 @@ def lowered_devices(lowered) -> tuple:
     return () if devices is None else tuple(devices)
 
 
+def kept_arguments(lowered, count: int) -> list[int]:
+    """Returns which of `count` leaves of its arguments the module of a `jax.stages.Lowered` takes: jax drops those that
+    the function does not use, unless it is told otherwise. Source: `jax._src.interpreters.pxla.MeshComputation`."""
+    kept = getattr(lowered._lowering, "compile_args", {}).get("kept_var_idx")
+    return list(range(count)) if kept is None else sorted(kept)
+
+
 def lowered_with_module(lowered, content: bytes):
     """Returns a copy of a `jax.stages.Lowered` that compiles another module; `lowered` stays as it is.
 

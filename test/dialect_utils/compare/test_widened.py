@@ -135,3 +135,39 @@ def test_integers_have_to_be_equal_in_the_end():
     was = difference(np.array([1, 2]), np.array([1, 3]), 0.0)
     assert is_rounding([was], [np.array([1, 2])], [np.array([1, 2])], [ROUNDING])
     assert not is_rounding([was], [np.array([1, 2])], [np.array([1, 3])], [ROUNDING])
+
+
+_WAITING = """func.func @main(%x: tensor<8xf32>, %late: tensor<2xf32>) -> tensor<8xf32> {
+  %first = stablehlo.slice %late [0:1] : (tensor<2xf32>) -> tensor<1xf32>
+  %bits = stablehlo.bitcast_convert %first : (tensor<1xf32>) -> tensor<1xi32>
+  %one = stablehlo.reshape %bits : (tensor<1xi32>) -> tensor<i32>
+  %wide = stablehlo.convert %one : (tensor<i32>) -> tensor<i64>
+  %ones = stablehlo.popcnt %wide : tensor<i64>
+  %most = stablehlo.constant dense<64> : tensor<i64>
+  %max = stablehlo.maximum %ones, %most : tensor<i64>
+  %zero = stablehlo.subtract %max, %most : tensor<i64>
+  %narrow = stablehlo.convert %zero : (tensor<i64>) -> tensor<i32>
+  %zeros = stablehlo.broadcast_in_dim %narrow, dims = [] : (tensor<i32>) -> tensor<8xi32>
+  %same = stablehlo.bitcast_convert %x : (tensor<8xf32>) -> tensor<8xi32>
+  %masked = stablehlo.xor %same, %zeros : tensor<8xi32>
+  %out = stablehlo.bitcast_convert %masked : (tensor<8xi32>) -> tensor<8xf32>
+  %third = stablehlo.constant dense<3.0> : tensor<8xf32>
+  %r = stablehlo.divide %out, %third : tensor<8xf32>
+  return %r : tensor<8xf32>
+}"""
+
+
+@pytest.mark.parametrize(
+    "text, is_wide",
+    [(_WAITING, True), (_WAITING.replace("popcnt %wide", "negate %wide"), False)],
+    ids=("a tile that waits", "other bits"),
+)
+def test_a_tile_that_waits_for_another_has_64_bits_and_other_bits_keep_their_number(text, is_wide):
+    x = np.full(8, 1 / 3)
+    with make_context() as context:
+        wide = widened(ir.Module.parse(text, context))
+    assert wide is not None
+    ran = shared_child().run(str(wide), [x, np.zeros(2)], 1)
+    assert ran.status == "ok", ran.message
+    kept = x if is_wide else x.astype(np.float32).astype(np.float64)
+    assert np.allclose(ran.outputs[0], kept / 3, rtol=1e-12, atol=0.0)
