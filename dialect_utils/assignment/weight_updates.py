@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from ..ir.fusing import ELEMENTWISE
+from ..ir.fusing import ELEMENTWISE, is_elementwise_of_one
 from ..ir.ops import shape_of, terminator_of
 from ..platform.bindings import ir
 
@@ -47,9 +47,9 @@ def weight_updates(function: ir.Operation) -> list[WeightUpdate]:
     attributes = [ir.DictAttr(each) for each in ir.ArrayAttr(held)] if held is not None else []
     found, taken = [], set()
     for number, argument in enumerate(block.arguments):
-        uses = [(use.owner.operation, use.operand_number) for use in argument.uses]
+        uses = [each for each in _uses(argument, arithmetic) if each[0] != end]
         inside = frozenset(use for use in uses if use[0] in arithmetic)
-        if not inside or len(inside) == len([use for use in uses if use[0] != end]):
+        if not inside or len(inside) == len(uses):
             continue  # no weight, or state that the forward pass does not take
         aliased = attributes[number] if attributes else {}
         if _ALIAS in aliased:
@@ -60,6 +60,19 @@ def weight_updates(function: ir.Operation) -> list[WeightUpdate]:
         if result is not None and result not in taken:
             taken.add(result)
             found.append(WeightUpdate(number, result, inside))
+    return found
+
+
+def _uses(value: ir.Value, arithmetic: set[ir.Operation]) -> list[Use]:
+    """Returns the uses of a value; where it is cast once for the arithmetic and for others, the uses of the cast."""
+    found: list[Use] = []
+    for use in value.uses:
+        op = use.owner.operation
+        behind = _uses(op.results[0], arithmetic) if op in arithmetic and is_elementwise_of_one(op) else []
+        if any(user not in arithmetic for user, _ in behind):
+            found += behind
+        else:
+            found.append((op, use.operand_number))
     return found
 
 

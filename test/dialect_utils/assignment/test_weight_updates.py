@@ -48,6 +48,16 @@ def test_a_decay_is_the_optimizers_and_a_cast_before_a_product_is_not():
     assert updates(step, SQUARE, SQUARE, SQUARE) == [(0, 0, ["multiply", "subtract"])]
 
 
+def test_a_weight_that_is_cast_once_for_both_is_a_weight():
+    def step(w, m, x):
+        wide = w.astype(jnp.float32)
+        m = 0.9 * m + gradient(wide, x)
+        return (wide - 0.1 * m).astype(jnp.bfloat16), m
+
+    narrow = jax.ShapeDtypeStruct((8, 8), jnp.bfloat16)
+    assert updates(step, narrow, SQUARE, SQUARE) == [(0, 0, ["subtract"])]
+
+
 def test_a_decay_in_the_gradient_makes_the_momentum_follow_from_the_weight_but_the_weight_is_nearer():
     def step(w, m, x):
         m = 0.9 * m + gradient(w, x) + 0.01 * w
