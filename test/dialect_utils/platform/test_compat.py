@@ -64,6 +64,14 @@ def test_a_lowered_program_with_another_module_leaves_the_first_as_it_is():
     assert compat.lowered_devices(lowered) in ((), (jax.devices()[0],))
 
 
+def test_arguments_that_a_function_does_not_use_are_not_kept():
+    def f(a, b, c):
+        return a + c
+
+    assert compat.kept_arguments(jax.jit(f).lower(1.0, 2.0, 3.0), 3) == [0, 2]
+    assert compat.kept_arguments(jax.jit(f, keep_unused=True).lower(1.0, 2.0, 3.0), 3) == [0, 1, 2]
+
+
 def test_an_export_with_another_module_keeps_all_else():
     shape = jax.ShapeDtypeStruct((4,), np.float32)
     one, other = (export.export(jax.jit(f))(shape) for f in (lambda x: x + 1, lambda x: x * 2))
