@@ -20,7 +20,6 @@ from ..ir.fusing import ELEMENTWISE, is_elementwise_of_one
 from ..ir.ops import shape_of, terminator_of
 from ..platform.bindings import ir
 
-_ALIAS = "tf.aliasing_output"
 Use = tuple[ir.Operation, int]  # an op and the number of its operand
 
 
@@ -38,29 +37,36 @@ class WeightUpdate:
 
 
 def weight_updates(function: ir.Operation) -> list[WeightUpdate]:
-    """Returns the weights of a function without calls: each with the result of the same type that is the fewest ops
-    away, or the one that it is donated to."""
+    """Returns the weights of a function without calls, each with its new value.
+
+    That is the result of the same type that the fewest ops lie before. Arguments that the optimizer alone takes, such
+    as moments, have theirs first. A weight that is returned as it came is its own new value. Which buffers are donated
+    to which results says nothing: jax pairs them by their types.
+    """
     block = function.regions[0].blocks[0]
     end = terminator_of(block)
     arithmetic = _arithmetic(block)
-    held = function.attributes.get("arg_attrs")
-    attributes = [ir.DictAttr(each) for each in ir.ArrayAttr(held)] if held is not None else []
-    found, taken = [], set()
+    weights, taken = {}, set()
     for number, argument in enumerate(block.arguments):
         uses = [each for each in _uses(argument, arithmetic) if each[0] != end]
         inside = frozenset(use for use in uses if use[0] in arithmetic)
-        if not inside or len(inside) == len(uses):
-            continue  # no weight, or state that the forward pass does not take
-        aliased = attributes[number] if attributes else {}
-        if _ALIAS in aliased:
-            result: int | None = ir.IntegerAttr(aliased[_ALIAS]).value
-        else:
-            of_type = {at for at, each in enumerate(end.operands) if each.type == argument.type and at not in taken}
-            result = _nearest(inside, arithmetic, end, of_type)
-        if result is not None and result not in taken:
+        returned = [use.operand_number for use in argument.uses if use.owner.operation == end]
+        if len(inside) < len(uses) and (inside or returned):
+            weights[number] = inside, returned
+        elif inside and (result := _nearest(inside, arithmetic, end, _of_type(argument, end) - taken)) is not None:
+            taken.add(result)
+    found = []
+    for number, (inside, returned) in weights.items():
+        free = _of_type(block.arguments[number], end) - taken
+        result = returned[0] if returned else _nearest(inside, arithmetic, end, free)
+        if result in free:
             taken.add(result)
             found.append(WeightUpdate(number, result, inside))
     return found
+
+
+def _of_type(argument: ir.Value, end: ir.Operation) -> set[int]:
+    return {number for number, each in enumerate(end.operands) if each.type == argument.type}
 
 
 def _uses(value: ir.Value, arithmetic: set[ir.Operation]) -> list[Use]:

@@ -67,13 +67,26 @@ def test_a_decay_in_the_gradient_makes_the_momentum_follow_from_the_weight_but_t
     assert (argument, result) == (0, 1)
 
 
-def test_what_a_weight_is_donated_to_is_its_new_value():
+def test_what_is_donated_to_what_says_nothing():
     def step(w, m, x):
-        new = w - 0.1 * gradient(w, x)
-        return m + new, new
+        m = 0.9 * m + gradient(w, x)
+        return m, w - 0.1 * m
 
-    assert updates(step, SQUARE, SQUARE, SQUARE)[0][:2] == (0, 1)
-    assert updates(step, SQUARE, SQUARE, SQUARE, donate_argnums=0)[0][0] == 0
+    assert updates(step, SQUARE, SQUARE, SQUARE, donate_argnums=(0, 1)) == [(0, 1, ["subtract"])]
+
+
+def test_an_average_of_old_weights_is_the_averages_new_value():
+    def step(w, m, mean, x):
+        mean = 0.99 * mean + 0.01 * w
+        m = 0.9 * m + gradient(w, x)
+        return jnp.clip((w - 0.1 * m) * 0.999, -1.0, 1.0), m, mean
+
+    ((argument, result, _),) = updates(step, SQUARE, SQUARE, SQUARE, SQUARE)
+    assert (argument, result) == (0, 0)
+
+
+def test_a_weight_that_is_returned_as_it_came_is_its_own_new_value():
+    assert updates(lambda w, x: (x @ w, w), SQUARE, SQUARE) == [(0, 1, [])]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +94,6 @@ def test_what_a_weight_is_donated_to_is_its_new_value():
     [
         lambda w, x: jnp.tanh(x @ w),  # no new weight
         lambda w, x: (w - 1.0, x),  # nobody else takes it
-        lambda w, x: (w, x @ w),  # it is handed on
     ],
 )
 def test_programs_without_a_weight(step):
