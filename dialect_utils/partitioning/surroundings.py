@@ -90,5 +90,5 @@ class Surroundings:
 
     def share_before(self, loop: ir.Operation | None) -> float:
         """Returns which part of what is written before a loop counts for one turn here; all of it without a loop."""
-        turned = itertools.dropwhile(lambda each: loop is None or each.loop != loop, self._regions)
+        turned = itertools.dropwhile(lambda each: loop is None or each.loop is None or each.loop != loop, self._regions)
         return 1 / math.prod(each.trips for each in turned)
