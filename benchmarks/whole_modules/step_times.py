@@ -16,10 +16,10 @@ three times as many turns, and if it still does, with nine times as many; the la
 Results are compared with those of stock XLA's module: equal in all bits where data only moves, else within what passes
 as rounding in the program's coarsest type and its sums. A form that differs by more runs once more with floats of 64
 bits, as does stock's: if the difference is as good as gone, it was rounding, which a step like that of Adam enlarges
-where a gradient is near zero. Modules are decided by `reshard.optimize`, whose results are
-kept on disk, and times in a journal, so a run that was stopped continues where it ended. The exit status is 1 if a
-program fails, its values are wrong, the judged policy is slower than 1.03 of stock, or the modelled times of all forms
-rank their measured times with a correlation of less than 0.9.
+where a gradient is near zero. Modules are decided by `reshard.optimize`, whose results are kept on disk, and times in a
+journal, so a run that was stopped continues where it ended. The exit status is 1 if a program fails, its values are
+wrong, the judged policy is slower than 1.03 of stock, or the modelled times of all forms rank their measured times with
+a correlation of less than 0.9.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ class Unshaped:
     """Stands in for a testbed: processes of this machine, whose links are as fast as it is."""
 
     network = Network(DEVICES, 1, 0)
-    processes = DEVICES
 
     def __enter__(self) -> Unshaped:
         return self
@@ -93,7 +92,7 @@ class Unshaped:
 class Shared(Unshaped):
     """Stands in for a testbed: one process of this machine, whose devices share its memory."""
 
-    processes = 1
+    network = Network(1, 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +237,7 @@ def _flops_per_s(testbed) -> float:
 
 def _run_on(testbed, what: str) -> list[str]:
     """Returns what the worker prints in each process of a network. Raises: Failed."""
-    processes = testbed.processes if isinstance(testbed, Unshaped) else DEVICES
+    processes = testbed.network.processes
     ends = str(processes), f"{testbed.address(0)}:{PORT}"
     commands = [[sys.executable, str(WORKER), what, str(rank), *ends] for rank in range(processes)]
     return testbed.run(commands, timeout_s=TIMEOUT_S, environment=cpu_devices(DEVICES // processes))
