@@ -48,6 +48,10 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         %2 = "stablehlo.all_reduce"(%1) <{...}> ...
     ```
 
+    What a loop takes is converted before it, unless the tiles grow: these would be in memory as long as the loop runs.
+    What a loop adds up is reduced and scattered in each turn, if its result is split. With `hold=BYTES` such tiles, and
+    whole sums, are held as far as these bytes go, and converted or reduced once.
+
     If an op needs a whole dimension, for example a sort along it, the dimension is gathered, with a remark. An op for
     which no rule on tiles is known is an error at the op. With `stay=unknown` it stays with XLA instead, between two
     manual computations; the pipeline of `--emit=auto` does this, that of `--emit=local` does not. With `stay=loops`
@@ -66,6 +70,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         "again": "changes of layout written a second time, so that less is held in memory",
         "gathered": "changes of layout because an op needs a dimension whole",
         "left": "ops that stay with XLA",
+        "held": "bytes held while loops run, in order to convert or reduce once",
     }
 
     platform: str = platform_option()
@@ -85,6 +90,11 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         0,
         "write conversions whose result is needed late a second time there, until so many bytes less are held at the "
         "fullest moment",
+    )
+    hold: int = option(
+        0,
+        "bytes that a device may hold while loops run, so that what they take is converted once, before them, and what "
+        "they add up is reduced once, behind them",
     )
     stay: str = option(
         local_modules.NONE,
@@ -106,16 +116,19 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             stay=self.stay,
             compares_products=self.products == LEAST_TIME,
             release_bytes=self.release,
+            hold_bytes=self.hold,
             keeps_sums=self.keep_sums,
             first=1 + max(decomposed, default=-1),
             **self._planning(),
         )
+        if written.held_bytes:
+            session.count("held", round(written.held_bytes))
         for each in written.left:
             session.count("left")
             session.remark(each.location, f"{each.op_name} stays with XLA: {each.reason}")
         for each in written.conversions:
             session.count("again" if each.is_repeated else "chains" if each.is_needed else "unneeded")
-            session.results.report_rows.append(_row(each, session))
+            session.results.report_rows.append(_row(each, session, self.network.is_known))
             if each.is_needed and each.whole and each.plan.bytes_received:
                 session.count("gathered")
                 ends = f"{each.plan.source} to {each.plan.target}"
@@ -129,7 +142,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         return {**limit, "objective": "time", "topology": self.network.topology}
 
 
-def _row(conversion: Conversion, session: Session) -> dict:
+def _row(conversion: Conversion, session: Session, is_timed: bool) -> dict:
     """Returns the report row of a chain, in the form that plan-sites uses. The costs of stock XLA are unknown."""
     place = diagnostics.place_of(conversion.location)
     if place is not None and place.file == "-":
@@ -146,12 +159,14 @@ def _row(conversion: Conversion, session: Session) -> dict:
         "kind": "local",
         "op": conversion.op_name,
         "type": str(conversion.tensor),
+        "runs": conversion.runs,
         "source": str(chain.source),
         "target": str(chain.target),
         "why": why if is_needed else "no op takes it in this layout",
         "verdict": REWRITE,
         "reason": "the whole module is written per device",
         "chain": chain.chain_text if is_needed else "no chain",
+        "chain_us": round(chain.time_s * 1e6, 3) if is_needed and is_timed else None,
         "bytes_received": chain.bytes_received if is_needed else 0,
         "bound_bytes": chain.bound_bytes if is_needed else 0,
         "largest_tile_bytes": chain.largest_tile_bytes if is_needed else 0,

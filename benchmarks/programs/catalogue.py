@@ -39,6 +39,12 @@ LIBRARIES = (
         "a language model's training step, sharded by rules for logical axes, sequence and tensor parallel in turn",
     ),
     _of_library(
+        "accumulated_gpt",
+        ("optax",),
+        (("fsdp", 8),),
+        "a GPT's training step with fully sharded weights, gradients added up over four microbatches",
+    ),
+    _of_library(
         "nnx_convnext",
         ("flax", "optax"),
         (("data", 2), ("rows", 4)),

@@ -40,18 +40,25 @@ class FoundLayouts:
         return tuple(local_rules.dividing(*each) for each in zip(shape, self.of(value), strict=True))
 
     def last(self, op: ir.Operation) -> Dims:
-        """Returns the layout at the end of a chain of ops that only change the layout of what `op` makes.
+        """Returns the layout at the end of a chain of ops that only change the layout of what `op` makes, or drop and
+        add dimensions of size 1.
 
         A value with several users is not the end if all of them want it in one layout.
         """
         dims = self.of(op.results[0])
+        places: list[int | None] = list(range(len(dims)))  # where each dimension of the result is by now
         while users := [use.owner.operation for use in op.results[0].uses]:
+            if len(users) == 1 and (moved := kept_dimensions(users[0])) is not None:
+                places = [None if place is None else moved.get(place) for place in places]
+                op = users[0]
+                continue
             if not all(user.name in PASS_ON for user in users):
                 return dims
             wanted = {self.of(user.results[0]) for user in users}
             if len(wanted) > 1:
                 return dims
-            op, dims = users[0], wanted.pop()
+            (end,) = wanted
+            op, dims = users[0], tuple(() if place is None else end[place] for place in places)
             if len(users) > 1:
                 return dims
         return dims
@@ -73,3 +80,14 @@ class FoundLayouts:
     def is_top_k(self, op: ir.Operation) -> bool:
         original = self.original(op)
         return original is not None and original.name == "chlo.top_k"
+
+
+def kept_dimensions(op: ir.Operation) -> dict[int, int] | None:
+    """Returns where each dimension, but for those of size 1, is behind a reshape that moves none of the others; None
+    for another op."""
+    if op.name != "stablehlo.reshape":
+        return None
+    before, after = (ir.RankedTensorType(each.type).shape for each in (op.operands[0], op.results[0]))
+    kept, found = ([dim for dim, size in enumerate(shape) if size != 1] for shape in (before, after))
+    is_alike = [before[dim] for dim in kept] == [after[dim] for dim in found]
+    return dict(zip(kept, found, strict=True)) if is_alike else None

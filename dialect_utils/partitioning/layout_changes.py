@@ -22,7 +22,7 @@ from ..platform.bindings import ir
 from ..tile_rules.local_rules import Dims, Site
 from .refusals import HINT
 from .surroundings import Surroundings
-from .tiles import Scope, Tile, TilesAtHand, grows, sharding_of
+from .tiles import Scope, Tile, TilesAtHand, grows, sharding_of, tile_bytes
 
 Cost = tuple[float, ...]  # seconds, or received bytes, work and collectives
 DEAREST: Cost = (math.inf, math.inf, math.inf)
@@ -35,10 +35,12 @@ class LayoutChanges:
     Attributes:
       planning: options of `plan`. around: where the ops are that are being written.
       at_hand: the tiles of values in other layouts than their own.
+      hold_bytes: what is left to be held while loops run, for tiles that grow in a conversion before the loop.
     """
 
-    def __init__(self, mesh: Mesh, planning: Mapping[str, Any], around: Surroundings):
+    def __init__(self, mesh: Mesh, planning: Mapping[str, Any], around: Surroundings, hold_bytes: float = 0.0):
         self.mesh, self.planning, self.around = mesh, planning, around
+        self.hold_bytes = hold_bytes
         self.is_by_time = planning.get("objective") == "time"
         self.at_hand = TilesAtHand()
         self._bounds: dict[tuple, float] = {}
@@ -134,8 +136,21 @@ class LayoutChanges:
     def share(self, value: ir.Value, tile: Tile, dims: Dims) -> float:
         """Returns which part of a change of layout counts: of one that is written before a loop, that of one turn."""
         is_made_here = tile.value == value  # a result, which is not yet written
-        loop = None if is_made_here or grows(tile, dims) else self.around.loop_that_takes(tile.value)
-        return self.around.share_before(loop)
+        return self.around.share_before(None if is_made_here else self.loop_before(tile, value.type, dims))
+
+    def loop_before(self, tile: Tile, kind: ir.Type, dims: Dims) -> ir.Operation | None:
+        """Returns the loop before which a change of layout is written, once for all turns; None if it is written here.
+
+        A tile that grows stays in memory as long as the loop runs: there have to be bytes left for it.
+        """
+        if grows(tile, dims) and tile_bytes(kind, dims) > self.hold_bytes:
+            return None
+        return self.around.loop_that_takes(tile.value)
+
+    def hold(self, tile: Tile, kind: ir.Type, dims: Dims) -> None:
+        """Notes that a tile is held in a layout while a loop runs."""
+        if grows(tile, dims):
+            self.hold_bytes -= tile_bytes(kind, dims)
 
     def _bound(self, kind: ir.Type, tile: Tile, dims: Dims) -> float:
         if tile.dims == dims and not tile.partial:

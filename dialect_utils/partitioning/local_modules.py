@@ -40,6 +40,7 @@ from ..ir.ops import LOOPS, ops_in, producer_of, terminator_of
 from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
+from ..preparation.broadcasts import join_broadcasts
 from ..preparation.inlining import inline_calls, remove_call_barriers
 from ..preparation.prepared_clone import prepare
 from ..preparation.serials import own_location, serial_of, tagged_clone
@@ -48,6 +49,7 @@ from ..shardings.value_layouts import result_layouts, stated_arguments, stated_r
 from ..tile_rules.local_rules import Dims
 from ..tile_rules.partly_manual import ManualAxes
 from .even_dimensions import divide_signatures, evenly_divided, with_sharding
+from .held_sums import propagate_holding
 from .local_ops import Conversion, How, OpWriter
 from .refusals import HINT, described
 from .segments import Segment, is_free, segments, top_level
@@ -70,11 +72,17 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was done to a module: the changes of layout in it, in their order, those that are not needed among them, and
-    the ops that stay with XLA."""
+    """What was done to a module.
+
+    Attributes:
+      conversions: the changes of layout in it, in their order, those that are not needed among them.
+      left: the ops that stay with XLA.
+      held_bytes: what a device holds while loops run, so that it is converted or reduced once.
+    """
 
     conversions: tuple[Conversion, ...] = ()
     left: tuple[Left, ...] = ()
+    held_bytes: float = 0.0
 
 
 def convert(
@@ -84,6 +92,7 @@ def convert(
     stay: str = NONE,
     compares_products: bool = False,
     release_bytes: float = 0.0,
+    hold_bytes: float = 0.0,
     keeps_sums: bool = False,
     first: int = 0,
     **planning: Any,
@@ -97,6 +106,8 @@ def convert(
         and not as propagation has them.
       release_bytes: how many bytes less a device is to hold at the fullest moment: conversions whose result is needed
         late are written again there.
+      hold_bytes: how many bytes a device may hold while loops run, so that what would be converted, or summed, in each
+        turn is once: what the loop takes, in larger tiles, and what it adds up, before the sums are reduced.
       keeps_sums: whether sums that the program itself has, in manual computations, stay in their order.
       first: the number of the first conversion; those before it are of chains that the module has already.
       planning: options of `plan` for the changes of layout: `objective`, `topology`, `memory_limit`.
@@ -104,7 +115,7 @@ def convert(
     """
     if not module_meshes(module):
         return Written()
-    how = How(platform, planning, compares_products, release_bytes, keeps_sums)
+    how = How(platform, planning, compares_products, release_bytes, hold_bytes, keeps_sums)
     try:
         return _convert(module, stay, how, first)
     except DiagnosedError:
@@ -118,7 +129,8 @@ def convert(
 
 
 def _convert(module: ir.Module, stay: str, how: How, first: int) -> Written:
-    analysis = _analysed(module)
+    analysis, held = _analysed(module, how.hold_bytes)
+    how = replace(how, hold_bytes=how.hold_bytes - held)
     functions = [_Function(each, analysis, stay) for each in public_functions(analysis.originals)]
     written = [each for each in functions if each.is_to_be_converted()]
     channels = unused_channels(module)
@@ -134,16 +146,21 @@ def _convert(module: ir.Module, stay: str, how: How, first: int) -> Written:
         function.finish()
     if written:
         run_pipeline(module.operation, "builtin.module(symbol-dce)")
-    return Written(tuple(conversions), tuple(each for function in written for each in function.reasons))
+    held += max((each.held_bytes for each in written), default=0.0)
+    return Written(tuple(conversions), tuple(each for function in written for each in function.reasons), held)
 
 
-def _analysed(module: ir.Module) -> Analysis:
-    """Returns the analysis of a module whose arguments and results divide into their shards."""
-    analysis = before_propagation(prepare(*tagged_clone(module)))
-    propagate(analysis.explicit)
+def _analysed(module: ir.Module, hold_bytes: float) -> tuple[Analysis, float]:
+    """Returns the analysis of a module whose arguments and results divide into their shards, and how many of some
+    bytes are held for sums."""
+    analysis, held = before_propagation(prepare(*tagged_clone(module))), 0.0
+    if hold_bytes:
+        analysis.explicit, held = propagate_holding(analysis.explicit, hold_bytes)
+    else:
+        propagate(analysis.explicit)
     divide_signatures(analysis.explicit)
     insert_explicit_reshards(analysis.explicit)
-    return analysis
+    return analysis, held
 
 
 class _Function:
@@ -151,8 +168,8 @@ class _Function:
 
     State: `islands` once they are written, `layouts` of arguments and results, `left`, the ops of the clone that stay
     with XLA, with the `reasons`; `values` of the clone outside of islands, in the original, with their layouts;
-    `staying`, the ops of the original that stay, what they use of islands, and how many islands are before each. The
-    rest of the function is unchanged until `finish`.
+    `staying`, the ops of the original that stay, what they use of islands, and how many islands are before each;
+    `held_bytes`, as `Written` has them. The rest of the function is unchanged until `finish`.
     """
 
     def __init__(self, original: ir.Operation, analysis: Analysis, stay: str):
@@ -171,6 +188,7 @@ class _Function:
         self.reasons: list[Left] = []
         self.values: dict[ir.Value, tuple[ir.Value, Dims]] = {}
         self.staying: list[tuple[ir.Operation, list[Use], int]] = []
+        self.held_bytes = 0.0
         if stay == LOOPS_TOO:
             self._leave_loops()
 
@@ -297,9 +315,13 @@ class _Function:
                 why = error.diagnostics[0].message.removeprefix(f"emit=local cannot convert {described(op)}: ")
                 self.reasons.append(Left(own_location(op), described(op), why))
             else:
+                self.held_bytes = how.hold_bytes - writer.changes.hold_bytes
                 unneeded = erase_unneeded(writer.ends)
                 once = [replace(each, is_needed=each.number not in unneeded) for each in writer.conversions]
-                return [*once, *self._write_again(once, writer.ends, channels, how)]
+                again = self._write_again(once, writer.ends, channels, how)
+                inside = [op for island in self.islands for op in ops_in(island)]
+                join_broadcasts(op for op in inside if op.name == "stablehlo.broadcast_in_dim")
+                return [*once, *again]
 
     def _write_again(
         self, conversions: Sequence[Conversion], ends: Sequence[Ends], channels: Iterator[int], how: How

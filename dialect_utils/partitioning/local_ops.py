@@ -78,6 +78,7 @@ class How:
       platform: one of `platforms.PLATFORMS`. planning: options of `plan` for the changes of layout.
       compares_products: whether the ways to split a matrix product are compared, where plans are made for time.
       release_bytes: how many bytes less are to be held at the fullest moment, by conversions that are written again.
+      hold_bytes: how many bytes may be held while loops run, for tiles that grow in a conversion before the loop.
       keeps_sums: whether sums that the program itself has, in manual computations, stay in their order.
     """
 
@@ -85,6 +86,7 @@ class How:
     planning: Mapping[str, Any]
     compares_products: bool = False
     release_bytes: float = 0.0
+    hold_bytes: float = 0.0
     keeps_sums: bool = False
 
 
@@ -101,6 +103,7 @@ class Conversion:
       manual: the axes of the manual computations around it.
       is_needed: whether it is in the module; else no op takes its result.
       is_repeated: whether an earlier one is written once more, so that its result is not held until here.
+      runs: how often in a step it runs.
     """
 
     number: int
@@ -114,6 +117,7 @@ class Conversion:
     is_repeated: bool = False
     is_collective: bool = False
     manual: ManualAxes = ManualAxes()
+    runs: int = 1
 
 
 _Nested = Generator["_Nested", Any, Any]
@@ -163,8 +167,8 @@ class OpWriter:
         self.keeps_sums = how.keeps_sums
         self.found = FoundLayouts(mesh, analysis)
         self.around = Surroundings(mesh, meshes)
-        self.changes = LayoutChanges(mesh, how.planning, self.around)
-        self.choice = RuleChoice(self.found, self.changes, how.compares_products)
+        self.changes = LayoutChanges(mesh, how.planning, self.around, how.hold_bytes)
+        self.choice = RuleChoice(self.found, self.changes, how.compares_products, self._is_accumulated_next)
         self._first = first
         self.conversions: list[Conversion] = []
         self.ends: list[Ends] = []
@@ -172,6 +176,7 @@ class OpWriter:
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
         self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
+        self._before_loops: dict[tuple[ir.Block, ir.Value, Dims, ManualAxes], Tile] = {}  # converted there, by block
 
     def write_block(
         self, block: ir.Block, tiles: Sequence[Tile], outer: Scope, wanted: Sequence[Dims]
@@ -243,11 +248,21 @@ class OpWriter:
                 return own.value
             tile = self.changes.nearest(op, value, dims, scope)
             self.changes.at_hand.keep(value, tile)
-            loop = None if grows(tile, dims) else self.around.loop_that_takes(tile.value)
-            with ir.InsertionPoint(loop) if loop is not None else contextlib.nullcontext():
-                scope[value, dims] = self._as_wanted(op, tile, value.type, dims, whole)
+            scope[value, dims] = self._converted(op, tile, value.type, dims, whole)
             self.changes.at_hand.hold(value, (value, dims), scope)
         return scope[value, dims].value
+
+    def _converted(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, whole: str) -> Tile:
+        """Returns a tile in another layout: converted here, or once before a loop around this place."""
+        loop = self.changes.loop_before(tile, kind, dims)
+        if loop is None:
+            return self._as_wanted(op, tile, kind, dims, whole)
+        before = loop.block, tile.value, dims, self.around.manual
+        if before not in self._before_loops:
+            self.changes.hold(tile, kind, dims)
+            with self.around.before(loop):
+                self._before_loops[before] = self._as_wanted(op, tile, kind, dims, whole)
+        return self._before_loops[before]
 
     def _as_wanted(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, whole: str = "") -> Tile:
         if tile.dims == dims and not tile.partial:
@@ -268,8 +283,8 @@ class OpWriter:
         number, original = self._first + len(self.conversions), self.found.original(op)
         op_name = "" if original is None else original.name
         array = self.around.manual.tensor(kind)
-        found = Conversion(number, op_name, own_location(op), array, chain, whole, is_move, manual=self.around.manual)
-        self.conversions.append(found)
+        where = {"manual": self.around.manual, "runs": self.around.runs}
+        self.conversions.append(Conversion(number, op_name, own_location(op), array, chain, whole, is_move, **where))
         return self._last_mark(op)
 
     def _last_mark(self, op: ir.Operation) -> Mark:
@@ -492,7 +507,8 @@ class OpWriter:
             return False
         number, chain = self._first + len(self.conversions), found.chain
         array = ir.RankedTensorType.get(chain.request.shape, ir.RankedTensorType(operands[0].type).element_type)
-        self.conversions.append(Conversion(number, op.name, own_location(op), array, chain, "", is_collective=True))
+        how = {"is_collective": True, "runs": self.around.runs}
+        self.conversions.append(Conversion(number, op.name, own_location(op), array, chain, "", **how))
         made = self._noted(found.collective.write(chain, operands[0], self._last_mark(op)), operands[0])
         scope[op.results[0]] = Tile(made, rule.results[0])
         return True

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from reshard.synthesis.network.topology import Topology
@@ -28,7 +28,7 @@ from ..tile_rules.product_rules import is_product, products_of, takers
 from ..tile_rules.staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from ..tile_rules.window_rules import has_window, windows_of
 from .copied_ops import PASS_ON, only_user
-from .found_layouts import FoundLayouts
+from .found_layouts import FoundLayouts, kept_dimensions
 from .layout_changes import DEAREST, Cost, LayoutChanges
 from .refusals import refusal
 from .tiles import Scope, Tile
@@ -42,10 +42,17 @@ class RuleChoice:
 
     Args:
       compares_products: whether the ways to split a matrix product are compared, where plans are made for time.
+      is_accumulated: returns whether the loop around an op carries on what the op makes, if that is partial sums.
     """
 
-    def __init__(self, found: FoundLayouts, changes: LayoutChanges, compares_products: bool):
-        self._found, self._changes = found, changes
+    def __init__(
+        self,
+        found: FoundLayouts,
+        changes: LayoutChanges,
+        compares_products: bool,
+        is_accumulated: Callable[[ir.Operation], bool] = lambda op: False,
+    ):
+        self._found, self._changes, self._is_accumulated = found, changes, is_accumulated
         self._compares_products = compares_products and changes.is_by_time
 
     def rule(self, op: ir.Operation, scope: Scope) -> tuple[Rule, ir.Operation]:
@@ -122,6 +129,8 @@ class RuleChoice:
         """Returns the rules in which an op needs dimensions whole: in the layouts of its sites and of its operands, and
         with what splits such a dimension there in another dimension."""
         own = rules_of(site)
+        if _is_part(site.op) and (last := self._found.last(site.op)) != site.results[0]:
+            own += rules_of(replace(site, results=(last,)))  # of what is converted once, before a loop
         if not own[0].whole:
             return own
         ranks = {len(dims) for dims in site.results}
@@ -160,7 +169,10 @@ class RuleChoice:
         is_compared = self.is_compared(site.op)
         for value, dims, wanted in zip(site.op.results, rule.results, self._wanted(site), strict=True):
             made = Tile(value, dims, rule.partial, rule.reduction)
-            yield value, [made], wanted, _summands(site.op) if is_compared else 1
+            share = _summands(site.op) if is_compared else 1
+            if rule.partial and dims == wanted and self._is_accumulated(site.op):
+                share *= self._changes.around.turns
+            yield value, [made], wanted, share
         for value, dims in dict.fromkeys(zip(site.op.operands, rule.operands, strict=True)):
             if (value, dims) not in scope:
                 yield value, self._changes.sources(value, dims, scope), dims, takers(value) if is_compared else 1
@@ -176,6 +188,11 @@ class RuleChoice:
         topology: Topology = self._changes.planning["topology"]
         computing_s = local_rules.flops_of(site, rule) / topology.flops_per_s if topology.flops_per_s else 0.0
         return max(computing_s, held / topology.memory_bandwidth_bytes_per_s), 0, 0
+
+
+def _is_part(op: ir.Operation) -> bool:
+    """Returns whether an op takes a part of what a loop may have from outside, or drops its dimensions of size 1."""
+    return op.name == "stablehlo.dynamic_slice" or kept_dimensions(op) is not None
 
 
 def added(one: Cost, other: Cost) -> Cost:

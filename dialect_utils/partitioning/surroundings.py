@@ -49,6 +49,27 @@ class Surroundings:
             self._regions.pop()
 
     @contextlib.contextmanager
+    def before(self, loop: ir.Operation) -> Iterator[None]:
+        """Inside it, ops are written before a loop, around what is being written."""
+        at = next(number for number, each in enumerate(self._regions) if each.loop is not None and each.loop == loop)
+        inside, self._regions = self._regions, self._regions[:at]
+        try:
+            with ir.InsertionPoint(loop):
+                yield
+        finally:
+            self._regions = inside
+
+    @property
+    def runs(self) -> int:
+        """Returns how often in a step what is written here runs."""
+        return math.prod(each.trips for each in self._regions)
+
+    @property
+    def turns(self) -> int:
+        """Returns how many turns the innermost loop takes for which something is written here; 1 outside of loops."""
+        return self._regions[-1].trips if self._regions else 1
+
+    @contextlib.contextmanager
     def inside_manual(self, op: ir.Operation, manual: ManualAxes) -> Iterator[None]:
         """Inside it, the body of a manual computation is written; `manual` has its axes and those around it."""
         around = self._varying[-1] if self._varying else None
@@ -79,8 +100,7 @@ class Surroundings:
     def loop_that_takes(self, tile: ir.Value) -> ir.Operation | None:
         """Returns the outermost loop that takes a tile from outside and runs what is written here in each turn.
 
-        Before this loop a conversion of the tile is written once for all turns. If the result is larger than the tile,
-        it is not worth the memory, which it would need as long as the loop runs.
+        Before this loop a conversion of the tile can be written once for all turns.
         """
         block = tile.owner if isinstance(tile.owner, ir.Block) else tile.owner.operation.block
         first = None

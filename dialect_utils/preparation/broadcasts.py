@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broadcasts as HLO has them: no dimension of size 1 grows, and added dimensions are a reshape."""
+"""Broadcasts as HLO has them: no dimension of size 1 grows, and added dimensions are a reshape; and back again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..ir.ops import producer_of
 from ..platform.bindings import ir
 from ..shardings.value_layouts import replace_op
 
@@ -62,6 +63,26 @@ def split_broadcasts(ops: Iterable[ir.Operation]) -> tuple[list[ir.Operation], l
         replace_op(op, new)
         replaced.append(new)
     return replaced, pieces
+
+
+def join_broadcasts(ops: Iterable[ir.Operation]) -> None:
+    """Lets broadcast_in_dim `ops` grow dimensions of size 1 again, in place of reshapes that drop these.
+
+    For XLA that is the same, but in MLIR the reshapes are folded into others. Of two equal broadcasts XLA then makes
+    one, where it would have put each into the loop of its user, and keeps its result in memory.
+    """
+    for op in ops:
+        reshape = producer_of(op.operands[0])
+        if reshape is None or reshape.name != "stablehlo.reshape":
+            continue
+        source, target = (ir.RankedTensorType(each.type) for each in (reshape.operands[0], op.results[0]))
+        kept = _integers(op.attributes["broadcast_dimensions"])
+        if source.shape != [size if dim in kept else 1 for dim, size in enumerate(target.shape)]:
+            continue
+        op.operands[0] = reshape.operands[0]
+        op.attributes["broadcast_dimensions"] = ir.DenseI64ArrayAttr.get(list(range(target.rank)))
+        if not list(reshape.results[0].uses):
+            reshape.erase()
 
 
 def _split(source: ir.RankedTensorType, target: ir.RankedTensorType, dims: list[int]) -> _Split | None:

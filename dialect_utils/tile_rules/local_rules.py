@@ -506,6 +506,7 @@ def _everywhere(site: Site) -> Rule:
     )
 
 
+_READ_A_PART = frozenset(f"stablehlo.{name}" for name in ("dynamic_slice", "gather", "slice"))  # of operand 0
 _DONE_EVERYWHERE = frozenset(f"stablehlo.batch_norm_{each}" for each in ("training", "inference", "grad"))
 _LINEAR_ALGEBRA = re.compile(
     r"(lapack|cusolver|cublas|hipsolver|hipblas)_\w+|Eigh|Qr|LuDecomposition|ProductOfElementaryHouseholderReflectors"
@@ -543,12 +544,17 @@ def flops_of(site: Site, rule: Rule) -> int:
 
 
 def bits_held(site: Site, rule: Rule, bits_of: Callable[[ir.Type], int]) -> int:
-    """Returns the bits of the tiles that an op reads and writes on one device."""
+    """Returns the bits of the tiles that an op reads and writes on one device; of those of which it reads, or writes, a
+    part alone, as many as there are of that part."""
     values = *zip(site.op.operands, rule.operands), *zip(site.op.results, rule.results)
-    sizes = (
+    sizes = [
         bits_of(value.type) * math.prod(tile_size(*each) for each in zip(ir.RankedTensorType(value.type).shape, dims))
         for value, dims in values
-    )
+    ]
+    if site.op.name in _READ_A_PART:
+        sizes[0] = min(sizes[0], sizes[-1])
+    elif site.op.name == "stablehlo.dynamic_update_slice":
+        sizes[0] = sizes[-1] = sizes[1]
     return sum(sizes)
 
 

@@ -29,8 +29,10 @@ _REPEATS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape", "sdy.re
 
 
 def linear_operand(op: ir.Operation) -> int | None:
-    """Returns the number of the operand in which an op is linear and that has as many elements as its result; None if
-    there is none."""
+    """Returns the number of the operand in which an op is linear and that has as many elements as its result, but for
+    zeros; None if there is none."""
+    if op.name == "stablehlo.pad":
+        return 0 if is_neutral(op.operands[1], "sum") else None
     is_one_to_one = op.name in _KEEPS_BYTES or is_unit_sum(op)
     return 0 if is_one_to_one and _elements(op.operands[0]) == _elements(op.results[0]) else None
 

@@ -103,6 +103,11 @@ class ModuleCriterion:
         _, then, now = self._memory(stock, ours)
         return max(0, now - then)
 
+    def spare_bytes(self, stock: Compiled, ours: Compiled) -> int:
+        """Returns the bytes that our form might need more than it does, and still be taken."""
+        limit, (_, then, now) = self.network.memory_limit, self._memory(stock, ours)
+        return max(0, then - now, 0 if limit is None else limit - ours.limited_bytes)
+
     def missing_limit(self, stock: Compiled, ours: Compiled) -> int | None:
         """Returns the memory limit in bytes with which our form could be taken; None if memory is not all it lacks."""
         if self.policy != BETTER or not (stock.is_ok and ours.is_ok) or not self._memory_costs(stock, ours):

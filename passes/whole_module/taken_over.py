@@ -7,14 +7,15 @@ that are worse than XLA's, or layouts of which XLA makes better use, may cost mo
 more candidate of the whole-module check, which `emit=auto` asks for. On a known network there are two: with the plans
 of least time, and with matrix products split in the way that takes least time. If these lack nothing but memory, there
 is one with the plans of fewest bytes, and the fastest one once more, with conversions that are repeated where their
-result is needed late. If none will do, there is one in which the loops stay with XLA.
+result is needed late. If they leave memory, there is the fastest one with what loops convert or reduce in each turn
+held in memory, and converted or reduced once. If none will do, there is one in which the loops stay with XLA.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from reshard.dialect_utils.hierarchy.explicit_collectives import PARTLY_MANUAL
@@ -36,6 +37,7 @@ FIRST_FORMS = (TIME, TIME + PRODUCTS)
 ALL_FORMS = (TIME, BYTES, TIME + PRODUCTS)
 LOOPS_STAY = ", loops stay with XLA"  # behind what plans are made for, in the name of a form
 _RELEASED = re.compile(r", (\d+) bytes released")  # behind these: by conversions that are written again
+_HELD = re.compile(r", (\d+) bytes to hold")  # likewise: while loops run
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class TakenOver:
       module: the module; None without one. problem: the reason; empty if there is a module.
       form: what its plans are made for, and whether its loops stay with XLA.
       rows: a report row for each change of layout in it. said: what its passes said of single ops.
+      held_bytes: what a device holds while loops run, so that it is converted or reduced once.
     """
 
     module: ir.Module | None
@@ -53,6 +56,17 @@ class TakenOver:
     form: str = TIME
     rows: tuple[dict, ...] = ()
     said: tuple[Diagnostic, ...] = ()
+    held_bytes: int = 0
+
+    @property
+    def chains_s(self) -> float:
+        """Returns the modelled seconds of its changes of layout in a step."""
+        return 1e-6 * sum(row["runs"] * (row.get("chain_us") or 0.0) for row in self.rows)
+
+    @property
+    def repeated_s(self) -> float:
+        """Returns the seconds that they take beyond their first run."""
+        return 1e-6 * sum((row["runs"] - 1) * (row.get("chain_us") or 0.0) for row in self.rows)
 
     @property
     def remarks(self) -> tuple[Diagnostic, ...]:
@@ -79,12 +93,12 @@ def pipeline_for(pipeline: Pipeline, form: str) -> Pipeline:
 
 def _converting(rewriting: Pipeline, form: str) -> Pipeline:
     """Returns the part of a pipeline behind the planning of sites, with convert-to-local for synthesize-collectives."""
-    writer, released = _writer(rewriting), _RELEASED.search(form)
-    form = _RELEASED.sub("", form)
+    writer, released, held = _writer(rewriting), _RELEASED.search(form), _HELD.search(form)
+    form = _HELD.sub("", _RELEASED.sub("", form))
     stay = LOOPS_TOO if form.endswith(LOOPS_STAY) else UNKNOWN
     made_for = form.removesuffix(LOOPS_STAY)
     objective, products = made_for.removesuffix(PRODUCTS), LEAST_TIME if made_for.endswith(PRODUCTS) else AS_FOUND
-    release = int(released[1]) if released else 0
+    release, hold = (int(found[1]) if found else 0 for found in (released, held))
     own = ConvertToLocalPass(
         writer.platform,
         writer.topology,
@@ -92,6 +106,7 @@ def _converting(rewriting: Pipeline, form: str) -> Pipeline:
         objective,
         products,
         release,
+        hold,
         stay,
         keep_sums=keeps_sums(rewriting),
     )
@@ -159,6 +174,16 @@ def take_over_releasing(
     return found if found.module is not None and len(found.rows) > len(whole.rows) else None
 
 
+def take_over_holding(
+    whole: TakenOver, hold_bytes: int, planned: bytes, pipeline: Pipeline, session: Session
+) -> TakenOver | None:
+    """Returns a form once more, with up to so many bytes held while loops run; None if nothing is to be held."""
+    found = take_over_as(f"{whole.form}, {hold_bytes} bytes to hold", planned, pipeline, session)
+    if found.module is None or not found.held_bytes:
+        return None
+    return replace(found, form=f"{whole.form}, {found.held_bytes} bytes to hold")  # of no more, the same is made
+
+
 def take_over_as(form: str, planned: bytes, pipeline: Pipeline, session: Session) -> TakenOver:
     """Returns one form of a module, by its name; the other arguments are as in `take_over`."""
     own = Session(session.options)
@@ -170,4 +195,5 @@ def take_over_as(form: str, planned: bytes, pipeline: Pipeline, session: Session
     rows = tuple(own.results.report_rows)
     if all(row["kind"] == "collective" for row in rows):  # the program's own, which are decomposed in any form
         return TakenOver(None, "no layout changes in it")
-    return TakenOver(module, "", form, rows, tuple(own.results.diagnostics.having(REMARK)))
+    held = own.results.statistics[ConvertToLocalPass.name, "held"]
+    return TakenOver(module, "", form, rows, tuple(own.results.diagnostics.having(REMARK)), held)

@@ -8,8 +8,12 @@ than the best one with islands:
 - *beside loops*, which stay with XLA: if there are any;
 - *pipelines* around what the fastest form sends: if they promise enough, and the target's compiler is asked for.
 
-*Less memory* is the last one, and is tried in any case: the form that would be the fastest of all if it did not lack
-memory, with conversions repeated where their results are needed late.
+The last ones are tried in any case:
+
+- *more memory*: the fastest form, with what loops would convert or reduce in each turn held in memory, as far as there
+  is some, or as a limit would have to allow;
+- *less memory*: the form that would be the fastest of all if it did not lack memory, with conversions repeated where
+  their results are needed late.
 """
 
 from __future__ import annotations
@@ -36,14 +40,17 @@ from reshard.passes.whole_module.module_cost import (
 from reshard.passes.whole_module.pipelined import keeps_sums, pipelined, promised_s
 from reshard.passes.whole_module.taken_over import (
     BYTES,
+    LOOPS_STAY,
     PIPELINES,
     TakenOver,
     different,
     take_over_as,
     take_over_beside_loops,
+    take_over_holding,
     take_over_releasing,
 )
 
+_ALL = 2**62  # bytes: as many as there are to hold
 _RELEASED_SHARES = (1.1, 2, 8)  # of the bytes that a form needs too many: the compiler differs from the model
 
 
@@ -161,6 +168,32 @@ class TriedWholes:
         progress.at("whole-module check: written per device, with pipelines")
         return replace(whole, module=written, form=whole.form + PIPELINES, rows=(*whole.rows, *rows))
 
+    def with_more_memory(self, winner: Tried | None, islands: Outcome) -> Tried | None:
+        """Returns the fastest form with more in memory while loops run, if that is the best one; None if it is not.
+
+        First all is held, so that it is known what a limit would have to allow, and then what there is memory for.
+        """
+        least_s = islands.seconds if winner is None else winner.outcome.seconds
+        able = [each for each in self.tried if each.outcome.of and each.outcome.of.is_ok and _has_loops(each.form)]
+        if not able or not self.criterion.network.is_known:
+            return None
+        fastest = min(able, key=lambda each: each.outcome.seconds)
+        spare = self.criterion.spare_bytes(self.forms.stock, present(fastest.outcome.of))
+        for held in dict.fromkeys((_ALL, spare)):
+            goal_s = (1 - LEAST_GAIN_CONFIRMED) * least_s
+            if not held or fastest.outcome.seconds - fastest.form.repeated_s > goal_s:
+                return None
+            progress.at("whole-module check: written per device, for more memory")
+            with self.forms.original.context:
+                form = take_over_holding(fastest.form, held, self._source(), self._pipeline, self._session)
+            if form is None or fastest.outcome.seconds - fastest.form.chains_s + form.chains_s > goal_s:
+                return None
+            self.try_one(form, islands)
+            outcome = self.tried[-1].outcome
+            if not outcome.problem and is_clearly_faster(outcome, islands) and outcome.seconds < goal_s:
+                return self.tried[-1]
+        return None
+
     def with_less_memory(self, winner: Tried | None, islands: Outcome) -> Tried | None:
         """Returns the form that would be the best one if it needed less memory, with conversions repeated where their
         results are needed late; None if there is none, or if that is not enough."""
@@ -191,6 +224,7 @@ class TriedWholes:
             for each in self.tried
             if each.outcome.of is not None
             and not each.form.form.endswith(PIPELINES)
+            and not each.form.held_bytes
             and self._limit_for(each.outcome) is not None
             and is_clearly_faster(replace(each.outcome, problem=""), islands)
         ]
@@ -221,6 +255,20 @@ class TriedWholes:
         than = "as it came" if islands.of == self.forms.stock else "with rewritten sites"
         return compared(whole, islands, "so", than)
 
+    def allowed_beside(self, winner: Tried) -> str:
+        """Returns in words what a memory limit would allow in place of a form that is taken, if that is clearly faster;
+        empty if nothing."""
+        islands = replace(winner.outcome, problem="")
+        allowed = [
+            each.outcome
+            for each in self.tried
+            if self._limit_for(each.outcome) is not None and is_clearly_faster(each.outcome, islands)
+        ]
+        if not allowed:
+            return ""
+        fastest = min(allowed, key=lambda outcome: outcome.seconds)
+        return f"; --memory-limit={self._limit_for(fastest)} allows a form that takes {micros(fastest.seconds)}"
+
     def _allowed(self, whole: Outcome, islands: Outcome) -> str:
         said = self.compared(replace(whole, problem=""), islands)
         return f"{whole.problem}; --memory-limit={self._limit_for(whole)} allows it: {said}"
@@ -228,3 +276,8 @@ class TriedWholes:
     def _limit_for(self, whole: Outcome) -> int | None:
         """Returns the memory limit under which a form would not be refused for its memory; None if that is not why."""
         return self.criterion.missing_limit(self.forms.stock, whole.of) if whole.of else None
+
+
+def _has_loops(form: TakenOver) -> bool:
+    """Returns whether a form is one of a whole module, in which chains run in the turns of loops."""
+    return form.repeated_s > 0 and not form.form.endswith((PIPELINES, LOOPS_STAY)) and not form.held_bytes

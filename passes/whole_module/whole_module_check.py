@@ -251,6 +251,8 @@ class WholeModuleCheck:
         if (least := self._least_with_sites()) is None:
             return None
         winner = wholes.best(least)
+        if (held := wholes.with_more_memory(winner, none)) is not None and is_better(held.outcome, least):
+            winner = held
         if (thin := wholes.with_less_memory(winner, none)) is not None and is_better(thin.outcome, least):
             winner = thin
         if winner is None:
@@ -370,6 +372,7 @@ class WholeModuleCheck:
         if winner is None:
             tried.try_one(tried.with_pipelines(choice.outcome), choice.outcome)
             winner = self._clearly_best(tried, choice)
+        winner = tried.with_more_memory(winner, choice.outcome) or winner
         if (thin := tried.with_less_memory(winner, choice.outcome)) is not None:
             winner = thin
             tried.add([thin])
@@ -462,6 +465,7 @@ class WholeModuleCheck:
         said += reason
         if wrong:
             said = self.distrust or f"stock XLA computes wrong values: {wrong}"
+        said += wholes.allowed_beside(winner)
         has_sites = self.groups or not self.are_sites_planned and self.replanned.found.edges
         place = "in place of its sites the" if has_sites else "the"
         loops = " but its loops" if LOOPS_STAY in form.form else ""

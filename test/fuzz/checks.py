@@ -54,9 +54,14 @@ from reshard.passes.whole_module.module_cost import ModuleCriterion
 
 TIMEOUT_S = 60.0
 # Forms of the output, which stand where a policy may: the policy is then `better`. `released` is local, with all
-# conversions repeated that hold something; `chosen` is auto with chosen layouts, which are taken if they may be.
-AUTO, LOCAL, RELEASED, CHOSEN = "auto", "local", "released", "chosen"
-_RELEASED = "import-gspmd,convert-to-local{release=1000000000000}"
+# conversions repeated that hold something, `held` with all held that loops would convert or reduce in each turn;
+# `chosen` is auto with chosen layouts, which are taken if they may be.
+AUTO, LOCAL, RELEASED, HELD, CHOSEN = "auto", "local", "released", "held", "chosen"
+_FORMS_OF_LOCAL = {
+    RELEASED: "import-gspmd,convert-to-local{release=1000000000000}",
+    HELD: "import-gspmd,convert-to-local{hold=1000000000000}",
+}
+_LOCAL = frozenset({LOCAL, *_FORMS_OF_LOCAL})
 _FINDINGS = "find-mismatches,strip-findings"
 
 
@@ -178,14 +183,14 @@ def _check(subject: Subject, policy: str, with_reference: bool, verifies_values:
     is_taken = mock.patch.object(chosen_layouts, "is_clearly_faster", return_value=True)
     try:
         with (
-            mock.patch.dict(registry.EMISSIONS, {LOCAL: _RELEASED} if policy == RELEASED else {}),
+            mock.patch.dict(registry.EMISSIONS, {LOCAL: _FORMS_OF_LOCAL[policy]} if policy in _FORMS_OF_LOCAL else {}),
             is_taken if policy == CHOSEN else contextlib.nullcontext(),
         ):
             result = reshard.optimize(
                 subject.lowered, **_options(policy), check=is_checked, verify_values=verifies_values
             )
     except DiagnosedError as refusal:
-        if policy not in (LOCAL, RELEASED):
+        if policy not in _LOCAL:
             raise
         outcome.skipped[_reason(str(refusal).splitlines()[0].split(": ", 3)[-1])] += 1
         return
@@ -209,17 +214,17 @@ def _check(subject: Subject, policy: str, with_reference: bool, verifies_values:
         claims_wrong = any(each.get("wrong_stock") for each in result.report.to_dict()["checks"])
         if not (claims_wrong and _is_stock_wrong(subject)):
             outcome.fail("worse", problem)
-    if policy not in (AUTO, LOCAL, RELEASED, CHOSEN):
+    if policy not in (AUTO, CHOSEN, *_LOCAL):
         _check_again(result, policy, outcome)
     _check_values(subject, result, with_reference, policy, outcome)
 
 
 def _options(policy: str) -> dict[str, str]:
-    if policy == RELEASED:
+    if policy in _LOCAL:
         return {"emit": LOCAL}
     if policy == CHOSEN:
         return {"emit": AUTO, "layouts": CHOSEN}
-    return {"emit": policy} if policy in (AUTO, LOCAL) else {"policy": policy, "emit": "manual"}
+    return {"emit": AUTO} if policy == AUTO else {"policy": policy, "emit": "manual"}
 
 
 def _problem(stock, ours, module: str, policy: str) -> str:
@@ -305,7 +310,7 @@ def _check_values(subject: Subject, result, with_reference: bool, policy: str, o
         outcome.stock = "error"
     if has_stock:
         for number, (mine, theirs) in enumerate(zip(ours, stock, strict=True)):
-            if policy not in (LOCAL, RELEASED) and not mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim):
+            if policy not in _LOCAL and not mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim):
                 outcome.fail("shardings", f"output {number} is {mine.sharding}, with stock XLA {theirs.sharding}")
         stock = [np.asarray(each) for each in stock]
     else:

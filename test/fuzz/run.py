@@ -297,10 +297,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=0, help="stop after this time, at the end of a program")
     parser.add_argument(
         "--policy",
-        choices=(*POLICIES, "both", "auto", "local", "released", "chosen"),
+        choices=(*POLICIES, "both", "auto", "local", "released", "held", "chosen"),
         default="better",
         help="how sites are chosen; auto and local write the module with this --emit, released is local with "
-        "conversions repeated, chosen is auto with chosen layouts wherever they can be taken",
+        "conversions repeated, held is local with all held that loops would convert in each turn, chosen is auto with "
+        "chosen layouts wherever they can be taken",
     )
     parser.add_argument(
         "--ops", choices=("base", "extended"), default="base", help="the family of programs; see extended.py"

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
@@ -221,6 +221,7 @@ def expressions(draw, kind, depth=4):
     return lambda *v: function(one(*v), other(*v))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_what_is_computed_lies_between(data):
     kind = data.draw(st.sampled_from(TYPES))

@@ -5,7 +5,7 @@ import pytest
 
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
-from reshard.dialect_utils.preparation.broadcasts import split_broadcasts
+from reshard.dialect_utils.preparation.broadcasts import join_broadcasts, split_broadcasts
 
 
 @pytest.fixture(autouse=True)
@@ -14,13 +14,14 @@ def context():
         yield made
 
 
-def split(source: str, dims: str, target: str) -> list[str]:
-    """Returns the ops that replace a broadcast, each with its result type, in order."""
+def split(source: str, dims: str, target: str, joins: bool = False) -> list[str]:
+    """Returns the ops that replace a broadcast, each with its result type, in order, split or joined again."""
     module = ir.Module.parse(f"""func.func @main(%a: tensor<{source}>) -> tensor<{target}> {{
       %0 = stablehlo.broadcast_in_dim %a, dims = [{dims}] : (tensor<{source}>) -> tensor<{target}>
       return %0 : tensor<{target}>
     }}""")
-    split_broadcasts([op for op in ops_in(module.operation) if op.name == "stablehlo.broadcast_in_dim"])
+    for change in (split_broadcasts, join_broadcasts)[: 1 + joins]:
+        change([op for op in ops_in(module.operation) if op.name == "stablehlo.broadcast_in_dim"])
     assert module.operation.verify()
     ops = [op for op in ops_in(module.operation) if op.name.startswith("stablehlo.")]
     return [f"{op.name.removeprefix('stablehlo.')} {str(op.results[0].type)[7:-1]}" for op in ops]
@@ -38,3 +39,23 @@ def test_dimensions_of_size_1_are_added_by_a_reshape():
 @pytest.mark.parametrize("source, dims, target", [("f32", "", "8xf32"), ("8xf32", "1", "4x8xf32")])
 def test_other_broadcasts_stay(source, dims, target):
     assert split(source, dims, target) == [f"broadcast_in_dim {target}"]
+
+
+@pytest.mark.parametrize(
+    "source, dims, target",
+    [("8x1xf32", "0, 1", "8x4xf32"), ("1x4xf32", "1, 2", "8x2x4xf32"), ("1x1x3xf32", "0, 1, 2", "2x5x3xf32")],
+)
+def test_a_dimension_that_was_dropped_grows_again(source, dims, target):
+    kept = split(source, dims, target)[0].split()[1]
+    assert split(source, dims, target, joins=True) == [f"broadcast_in_dim {kept}", f"broadcast_in_dim {target}"]
+
+
+def test_a_reshape_that_drops_other_dimensions_stays():
+    module = ir.Module.parse("""func.func @main(%a: tensor<1x8xf32>) -> tensor<8x4xf32> {
+      %0 = stablehlo.reshape %a : (tensor<1x8xf32>) -> tensor<8xf32>
+      %1 = stablehlo.broadcast_in_dim %0, dims = [0] : (tensor<8xf32>) -> tensor<8x4xf32>
+      return %1 : tensor<8x4xf32>
+    }""")
+    before = str(module)
+    join_broadcasts([op for op in ops_in(module.operation) if op.name == "stablehlo.broadcast_in_dim"])
+    assert str(module) == before

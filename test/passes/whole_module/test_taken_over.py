@@ -3,6 +3,7 @@
 
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,6 +88,55 @@ def test_a_module_is_taken_over_where_that_is_faster():
     assert {row["kind"] for row in session.results.report_rows} == {"local"}
     assert report.as_dict(session)["checks"][0]["is_taken_over"]
     assert not any(each.taken_over for each in run(ROW, emit="manual")[1].results.checks)
+
+
+def accumulated(elsewhere: int) -> str:
+    """Returns a sum over the turns of a loop, split over all devices, beside a product of `elsewhere` squared."""
+    return f"""
+sdy.mesh @mesh = <["x"=8]>
+func.func @main(%x: tensor<4096x512xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}}, %e: tensor<{elsewhere}x8xf32>)
+    -> (tensor<512x512xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}}, tensor<{elsewhere}x8xf32>) {{
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %end = stablehlo.constant dense<16> : tensor<i32>
+  %none = stablehlo.constant dense<0.0> : tensor<512x512xf32>
+  %0:3 = stablehlo.while(%i = %zero, %sum = %none, %y = %x) : tensor<i32>, tensor<512x512xf32>, tensor<4096x512xf32> cond {{
+    %1 = stablehlo.compare LT, %i, %end : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  }} do {{
+    %1 = stablehlo.add %i, %one : tensor<i32>
+    %2 = stablehlo.tanh %y : tensor<4096x512xf32>
+    %3 = stablehlo.dot_general %2, %y, contracting_dims = [0] x [0]
+      : (tensor<4096x512xf32>, tensor<4096x512xf32>) -> tensor<512x512xf32>
+    %4 = stablehlo.add %sum, %3 : tensor<512x512xf32>
+    stablehlo.return %1, %4, %2 : tensor<i32>, tensor<512x512xf32>, tensor<4096x512xf32>
+  }}
+  %5 = stablehlo.dot_general %e, %e, contracting_dims = [1] x [1]
+    : (tensor<{elsewhere}x8xf32>, tensor<{elsewhere}x8xf32>) -> tensor<{elsewhere}x{elsewhere}xf32>
+  %6 = stablehlo.tanh %5 : tensor<{elsewhere}x{elsewhere}xf32>
+  %7 = stablehlo.dot_general %6, %e, contracting_dims = [1] x [0]
+    : (tensor<{elsewhere}x{elsewhere}xf32>, tensor<{elsewhere}x8xf32>) -> tensor<{elsewhere}x8xf32>
+  return %0#1, %7 : tensor<512x512xf32>, tensor<{elsewhere}x8xf32>
+}}"""  # noqa: E501
+
+
+def test_memory_that_a_program_needs_elsewhere_holds_sums_of_its_loops():
+    """Stock XLA needs the memory of %6 at another moment, so that it does not matter how much the loop takes."""
+    module, session = run(accumulated(elsewhere=1024))
+    check = session.results.checks[0]
+    assert check.taken_over.endswith(f"time, {512 * 512 * 4 * 7 // 8} bytes to hold")
+    assert module.count("reduce_scatter") == 1 and "all_reduce" not in module
+    assert check.our_time.seconds < check.stock_time.seconds
+    assert check.ours.temp_bytes <= check.stock.temp_bytes
+
+
+def test_a_limit_that_allows_to_hold_sums_is_named_and_allows_it():
+    module, session = run(accumulated(elsewhere=8))
+    (check,), remarks = session.results.checks, " ".join(map(str, session.remarks))
+    assert "bytes to hold" not in check.taken_over
+    limit = re.search(r"--memory-limit=(\d+) allows", remarks + check.not_taken_over)[1]
+    _, session = run(accumulated(elsewhere=8), **{"memory-limit": limit})
+    assert session.results.checks[0].taken_over.endswith("bytes to hold")
 
 
 @pytest.mark.parametrize(("promise", "compiles"), [(2, False), (1e9, True)], ids=("is faster", "may be slower"))

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is held in memory while a loop runs, so that it is converted or summed once: the values of one device, once."""
+
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import reshard
+from reshard.passes.driver import registry
+from test.end_to_end.local import test_partial_sums
+from test.end_to_end.local.drawn import mesh
+from test.end_to_end.local.test_partial_sums import BATCH, LOOP, TURNS, WIDTH
+
+__all__ = ["mesh"]  # a fixture
+
+ALL = 10**12
+MOVES = ("all_gather", "all_to_all", "all_reduce", "reduce_scatter")
+EVERY = ("x", "y", "z")
+
+
+def _numbers(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float32)
+
+
+def _both(mesh, program, args, specs, out, hold: int = ALL):
+    """Returns the outputs of one device, and those and the text of the program written per device."""
+    jax.clear_caches()
+    placed = [jax.device_put(each, NamedSharding(mesh, spec)) for each, spec in zip(args, specs, strict=True)]
+    lowered = jax.jit(program, out_shardings=NamedSharding(mesh, out)).lower(*placed)
+    pipeline = f"import-gspmd,convert-to-local{{hold={hold}}}"
+    with mock.patch.dict(registry.EMISSIONS, {"local": pipeline}):
+        result = reshard.optimize(lowered, emit="local")
+    return jax.tree.leaves(program(*args)), jax.tree.leaves(result.compile()(*placed)), str(result.module)
+
+
+def _in_loops(text: str) -> str:
+    return "".join(LOOP.findall(text))
+
+
+@pytest.mark.mostly_slow
+@pytest.mark.parametrize("out", [P(("x", "y")), P(None, ("y", "x")), P("x", "z")])
+@pytest.mark.parametrize("program", (*test_partial_sums.ONCE, *test_partial_sums.OTHERS))
+def test_sums_of_a_split_result_are_those_of_one_device(mesh, program, out):
+    args = _numbers(0, WIDTH, WIDTH), _numbers(1, TURNS, BATCH, WIDTH)
+    if program is test_partial_sums._stacked:
+        out = P(None, *out)
+    if program is test_partial_sums._is_an_output:
+        out = P()
+    wanted, got, _ = _both(mesh, program, args, (P("x", "z"), P(None, ("x", "y"))), out)
+    for mine, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.mostly_slow
+@pytest.mark.parametrize("program", [each for each in test_partial_sums.ONCE if "stacked" not in each.__name__])
+def test_parts_are_reduced_and_scattered_behind_the_loop(mesh, program):
+    args = _numbers(0, WIDTH, WIDTH), _numbers(1, TURNS, BATCH, WIDTH)
+    *_, text = _both(mesh, program, args, (P("x", "z"), P(None, ("x", "y"))), P(("x", "y")))
+    assert "reduce_scatter" in text and "all_reduce" not in text
+    assert "reduce" not in _in_loops(text).replace("stablehlo.reduce(", "")
+
+
+def test_less_memory_than_a_sum_holds_none_of_it(mesh):
+    args = _numbers(0, WIDTH, WIDTH), _numbers(1, TURNS, BATCH, WIDTH)
+    specs, out, kept = (P("x"), P(None, ("x", "y"))), P(("x", "y")), WIDTH * WIDTH * 4 * 3 // 4
+    texts = [_both(mesh, test_partial_sums._added, args, specs, out, hold)[2] for hold in (kept - 1, kept)]
+    in_turn, behind = (any(each in _in_loops(text) for each in MOVES) for text in texts)
+    assert in_turn and not behind
+
+
+def _two_sums(start, xs):
+    def turn(totals, x):
+        small, large = totals
+        return (small + x.T @ x, large + jnp.concatenate([x, x], 1).T @ x), None
+
+    return lax.scan(turn, (start, jnp.concatenate([start, start])), xs)[0]
+
+
+def test_of_two_sums_the_larger_is_held_if_there_is_memory_for_one(mesh):
+    args = _numbers(0, WIDTH, WIDTH), _numbers(1, TURNS, BATCH, WIDTH)
+    specs, large = (P("x"), P(None, EVERY)), 2 * WIDTH * WIDTH * 4 * 7 // 8
+    wanted, got, text = _both(mesh, _two_sums, args, specs, P(EVERY), hold=large)
+    for mine, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert f"tensor<{2 * WIDTH}x{WIDTH}xf32>" in text.split("stablehlo.while")[1].split("cond {")[0]
+    assert any(each in _in_loops(text) for each in MOVES)
+
+
+def _weights_in_turn(w, xs):
+    return lax.scan(lambda total, x: (total + jnp.sum(jnp.tanh(x @ w), 0), None), jnp.zeros(WIDTH), xs)[0]
+
+
+def _layers(w, xs):
+    """A scan over layers in a scan over parts of a batch, and the gradient of it."""
+
+    def loss(w, x):
+        return jnp.sum(lax.scan(lambda x, each: (x @ each, None), x, jnp.round(w / 3))[0])
+
+    gradient = jax.grad(loss)
+    return lax.scan(lambda total, x: (total + gradient(w, x), None), jnp.zeros_like(w), xs)[0]
+
+
+def _branch(w, xs):
+    def turn(total, x):
+        return total + lax.cond(x[0, 0] > 0, lambda: jnp.sum(x @ w, 0), lambda: jnp.sum(x @ w.T, 0)), None
+
+    return lax.scan(turn, jnp.zeros(WIDTH), xs)[0]
+
+
+@pytest.mark.parametrize(
+    ("program", "shape", "out"),
+    [
+        (_weights_in_turn, (WIDTH, WIDTH), P()),
+        (_layers, (2, WIDTH, WIDTH), P(None, EVERY)),
+        (_branch, (WIDTH, WIDTH), P()),
+    ],
+)
+def test_weights_are_gathered_once_before_the_loop(mesh, program, shape, out):
+    batch = 64  # rows that are more than weights have, so that these are gathered
+    args = _numbers(0, *shape), _numbers(1, TURNS, batch, WIDTH)
+    specs = (P(None, EVERY) if len(shape) == 3 else P(EVERY)), P(None, EVERY)
+    wanted, got, text = _both(mesh, program, args, specs, out)
+    for mine, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6 if program is _weights_in_turn else 0)
+    assert "all_gather" in text.split("stablehlo.while")[0]
+    if program is not _branch:  # a branch may not be taken
+        assert "all_gather" not in _in_loops(text)
+    assert "all_gather" in _in_loops(_both(mesh, program, args, specs, out, hold=0)[2])
