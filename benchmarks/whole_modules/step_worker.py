@@ -94,7 +94,7 @@ def _shrinks(job: dict) -> bool:
     narrow, wide = results(job["modules"], inputs), results(job["widened"], widened_inputs(inputs))
     roundings = [Rounding(*each) for each in job["roundings"]]
     before = [difference(a, b, each.limit) for a, b, each in zip(*narrow, roundings, strict=True)]
-    return is_rounding(before, wide[0], wide[1], roundings)
+    return is_rounding(before, narrow[0], wide[0], wide[1], roundings)
 
 
 def _turns(job: dict, stock: Step, agreed: Callable[[int], int], processes: int) -> int:

@@ -19,7 +19,7 @@ from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
 from ..ir.index_ranges import Range, Ranges
-from ..ir.ops import producer_of
+from ..ir.ops import producer_of, terminator_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
 
@@ -93,14 +93,15 @@ def _has_uneven_indices(at: AtOp) -> bool:
     """Returns whether a dimension of a scatter's indices does not divide among all axes that split it.
 
     Those are the axes that split it in the indices, the updates or the operand: XLA splits such a dimension alike in
-    all of them, so that the axes of one meet those of another.
+    all of them, so that the axes of one meet those of another. Where scattered zeros change nothing, it does not matter
+    if these axes are all that the mesh has.
     """
-    if _fills_with_nothing(at.op):
-        return False
     count = (len(at.op.operands) - 1) // 2
     sizes = ir.RankedTensorType(at.op.operands[count].type).shape
-    split = _axes_of_indices(at, count)
-    return any(size % math.prod(axis.resolve(at.mesh)[1] for axis in axes) for size, axes in zip(sizes, split))
+    split = [math.prod(axis.resolve(at.mesh)[1] for axis in axes) for axes in _axes_of_indices(at, count)]
+    if _replaces(at.op) or not any(size % parts for size, parts in zip(sizes, split)):
+        return False
+    return math.prod(split) < at.mesh.size or not _fills_with_nothing(at.op)
 
 
 def _axes_of_indices(at: AtOp, count: int) -> list[set[AxisRef]]:
@@ -122,16 +123,18 @@ def _axes_of_indices(at: AtOp, count: int) -> list[set[AxisRef]]:
     return split
 
 
-def _fills_with_nothing(scatter: ir.Operation) -> bool:
-    """Returns whether scattered zeros change nothing, or the scattered values replace the former ones."""
+def _replaces(scatter: ir.Operation) -> bool:
+    """Returns whether the scattered values replace the former ones."""
     block = scatter.regions[0].blocks[0]
-    body = [each.operation for each in block.operations]
-    ended = body[-1].operands
-    half = len(block.arguments) // 2
-    if len(body) == 1:
-        return [*ended] == [*block.arguments][half:]
-    names = {each.name for each in body[:-1]}
-    return len(body) - 1 == half and names <= {"stablehlo.add", "stablehlo.or", "stablehlo.xor"}
+    return [*terminator_of(block).operands] == [*block.arguments][len(block.arguments) // 2 :]
+
+
+def _fills_with_nothing(scatter: ir.Operation) -> bool:
+    """Returns whether scattered zeros change nothing."""
+    block = scatter.regions[0].blocks[0]
+    *combining, _ = [each.operation.name for each in block.operations]
+    is_one_each = len(combining) == len(block.arguments) // 2
+    return is_one_each and {*combining} <= {"stablehlo.add", "stablehlo.or", "stablehlo.xor"}
 
 
 def _splits_windows(at: AtOp) -> bool:
@@ -242,9 +245,11 @@ TABLE = (
     Miscompilation(
         "uneven scatter",
         frozenset({"stablehlo.scatter"}),
-        "the combiner is none of add, or, xor and replace, and a dimension of the indices does not divide among the "
-        "axes that split it in the indices, the updates or the operand",
-        "XLA fills uneven tiles of indices and updates with zeros, which this combiner does not ignore",
+        "a dimension of the indices does not divide among the axes that split it in the indices, the updates or the "
+        "operand, and the combiner is none of add, or, xor and replace, or it is one of the first three and an axis "
+        "splits no dimension of the indices",
+        "XLA fills uneven tiles of indices and updates with zeros, which this combiner does not ignore; or it leaves "
+        "what they have behind the end, where an axis splits no indices",
         "0.10.2, 0.12.0.1",
         "docs/upstream/uneven-scatter.md",
         _has_uneven_indices,

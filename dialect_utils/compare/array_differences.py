@@ -40,8 +40,11 @@ class Difference:
         return not self.problem and self.fraction <= self.limit
 
 
-def difference(expected: np.ndarray, found: np.ndarray, limit: float) -> Difference:
+def difference(expected: np.ndarray, found: np.ndarray, limit: float, least: float = 0.0) -> Difference:
     """Returns the difference of two arrays. Integers and booleans must be equal, whatever the limit.
+
+    Args:
+      least: what counts as the largest magnitude if all are smaller.
 
     Example:
       >>> one = np.float32([1, 2, 4])
@@ -66,13 +69,26 @@ def difference(expected: np.ndarray, found: np.ndarray, limit: float) -> Differe
     if not is_same[~is_finite].all() or not np.isfinite(got[is_finite]).all():
         is_off = ~is_same & ~(is_finite & np.isfinite(got))
         return _at_first(is_off, expected, found, np.inf, limit, "has infinities or NaNs in other places")
-    largest = float(np.abs(right[is_finite]).max(initial=0))
+    largest = float(np.abs(right[is_finite]).max(initial=least))
     off = np.zeros(right.shape)
     off[is_finite] = np.abs(right[is_finite] - got[is_finite])
     fraction = float(off.max(initial=0)) / largest if largest else float(np.inf if off.any() else 0)
     if fraction <= limit:
         return Difference(fraction, limit)
     return _at_first(off > limit * largest, expected, found, fraction, limit, "")
+
+
+def largest(array: np.ndarray) -> float:
+    """Returns the largest finite magnitude of floats or complex numbers; 0 for other arrays.
+
+    Example:
+      >>> largest(np.float32([1, -4, np.inf])), largest(np.int32([7]))
+      (4.0, 0.0)
+    """
+    if array.dtype.kind in "biu" or "int" in array.dtype.name:
+        return 0.0
+    magnitudes = np.abs(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64))
+    return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
 
 
 def epsilon(dtype) -> float:

@@ -20,7 +20,7 @@ from ..conversions.repeated import without_waiting
 from ..ir.ops import CONSTANTS, blocks_of, ops_in
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import asm_of
-from .array_differences import Difference, difference
+from .array_differences import Difference, difference, largest
 from .rounding import Rounding
 
 _PART_LEFT = 2e-6  # of a difference may be left in float64, if it is rounding: 1024 times what float32's would leave
@@ -73,19 +73,24 @@ def widened_inputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def is_rounding(
     before: Sequence[Difference],
+    narrow: Sequence[np.ndarray],
     expected: Sequence[np.ndarray],
     found: Sequence[np.ndarray],
     roundings: Sequence[Rounding],
 ) -> bool:
     """Returns whether differences of outputs are rounding, by the outputs of the widened modules.
 
+    An output may be nothing but rounding, as the sum of terms that cancel. With 64 bits it is almost 0, and still has
+    the same difference in units of itself. So what is left counts in units of the output as it was before.
+
     Args:
-      before: the differences of the outputs in their own types. roundings: those on the way to each output.
+      before: the differences of the outputs in their own types. narrow: the expected outputs in these types.
+      roundings: those on the way to each output.
     """
-    for was, a, b, rounding in zip(before, expected, found, roundings, strict=True):
+    for was, own, a, b, rounding in zip(before, narrow, expected, found, roundings, strict=True):
         least = _SLACK * Rounding(np.finfo(np.float64).eps, rounding.terms).limit
         left = _PART_LEFT * was.fraction if np.isfinite(was.fraction) else 0.0
-        if not difference(a, b, max(least, left)).is_within_limit:
+        if not difference(a, b, max(least, left), largest(own)).is_within_limit:
             return False
     return True
 

@@ -8,6 +8,7 @@ __all__ = [
     "per_device",
     "sdy_chains",
     "shared_windows",
+    "slice_starts",
     "tile_emission",
     "tile_modules",
 ]

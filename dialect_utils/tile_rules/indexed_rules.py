@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from ..emission.slice_starts import MOVES, SLICE, clamp_starts, clamped, wide_enough
 from ..ir.fusing import may_be_fused
 from ..ir.ops import producer_of
 from ..ir.reductions import is_splittable, reduction_of
@@ -115,7 +116,7 @@ def _windows(numbers, rank: int) -> list[int]:
 def _write_gather(
     site: Site, numbers, owned: dict[int, Axes], batches: list[int], sizes: list[int], tiles: TileWriter, operands
 ) -> list[ir.Value]:
-    table, indices = operands[0], _wide_enough(operands[1])
+    table, indices = operands[0], wide_enough(operands[1])
     kind = ir.RankedTensorType(indices.type)
     along = numbers.index_vector_dim
     is_implied = along == kind.rank
@@ -209,7 +210,7 @@ def _places(site: Site, numbers) -> dict[int, int]:
 
 def _write_scatter(numbers, owned: dict[int, Axes], count: int, tiles: TileWriter, operands) -> list[ir.Value]:
     """Writes the scatter with indices counted from the tile's first place. What lies outside is not written."""
-    indices = _wide_enough(operands[count])
+    indices = wide_enough(operands[count])
     kind = ir.RankedTensorType(indices.type)
     held = ir.RankedTensorType(operands[0].type).shape
     is_implied = numbers.index_vector_dim == kind.rank
@@ -249,30 +250,23 @@ def put_in_range(tile: ir.Value) -> None:
     starts as they are, so a start that the first slice would have clamped becomes another one.
     """
     op = producer_of(tile)
-    while op is not None and op.name in _MOVES:
+    while op is not None and op.name in MOVES:
         op = producer_of(op.operands[0])
-    if op is None or op.name != "stablehlo.dynamic_slice":
-        return
-    limits = zip(ir.RankedTensorType(op.operands[0].type).shape, ir.RankedTensorType(op.results[0].type).shape)
-    with ir.InsertionPoint(op), op.location:
-        for number, (size, taken) in enumerate(limits, 1):
-            op.operands[number] = _clamped(_wide_enough(op.operands[number]), size - taken)
-
-
-_MOVES = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.convert"})
+    if op is not None and op.name == SLICE:
+        clamp_starts(op)
 
 
 def _write_dynamic_slice(
     site: Site, owned: dict[int, Axes], sizes: list[int], tiles: TileWriter, operands
 ) -> Sequence[ir.Value]:
-    tile, starts = operands[0], [_wide_enough(each) for each in operands[1:]]
+    tile, starts = operands[0], [wide_enough(each) for each in operands[1:]]
     kind = ir.RankedTensorType(tile.type)
     around = {d: sizes[d] for d in owned if sizes[d] > 1}
     is_here = None
     for d, axes in owned.items():
         number = ir.RankedTensorType(starts[d].type).element_type
         first = _scalar(_first(tiles, axes, kind.shape[d], number))
-        place = _clamped(starts[d], site.shape(0)[d] - sizes[d])
+        place = clamped(starts[d], site.shape(0)[d] - sizes[d])
         if d in around:
             first = stablehlo.SubtractOp(first, _number(sizes[d], number)).result
         else:
@@ -306,7 +300,7 @@ def _dynamic_update_slice(site: Site) -> Iterator[Rule]:
 
 def _write_dynamic_update_slice(site: Site, owned: dict[int, Axes], tiles: TileWriter, operands) -> Sequence[ir.Value]:
     """Writes what the update has for this device's places; elsewhere the tile's own elements are written again."""
-    tile, update, starts = operands[0], operands[1], [_wide_enough(each) for each in operands[2:]]
+    tile, update, starts = operands[0], operands[1], [wide_enough(each) for each in operands[2:]]
     own = update
     kind, sizes = ir.RankedTensorType(tile.type), list(ir.RankedTensorType(update.type).shape)
     is_here = None
@@ -314,7 +308,7 @@ def _write_dynamic_update_slice(site: Site, owned: dict[int, Axes], tiles: TileW
         number = ir.RankedTensorType(starts[d].type).element_type
         size, held = site.shape(1)[d], kind.shape[d]
         first = _scalar(_first(tiles, axes, held, number))
-        place = _clamped(starts[d], site.shape(0)[d] - size)
+        place = clamped(starts[d], site.shape(0)[d] - size)
         if size == 1:
             within = _within(place, first, held)
             is_here = within if is_here is None else _both(is_here, within)
@@ -415,15 +409,6 @@ def _sums(site: Site) -> bool:
     return has_zero and is_splittable(element, _reduction(site))
 
 
-def _wide_enough(indices: ir.Value) -> ir.Value:
-    """Returns indices of at least 32 bits, so that they can hold the numbers of all places."""
-    kind = ir.RankedTensorType(indices.type)
-    if ir.IntegerType(kind.element_type).width >= 32:
-        return indices
-    wide = ir.RankedTensorType.get(kind.shape, ir.IntegerType.get_signless(32))
-    return stablehlo.ConvertOp(wide, indices).result
-
-
 def _first(tiles: TileWriter, axes: Axes, held: int, number: ir.Type) -> ir.Value:
     """Returns the first place that this device has of a dimension, a tensor of one number."""
     place = tiles.place(axes)
@@ -462,12 +447,6 @@ def _along(value: ir.Value, like: ir.RankedTensorType, dims: Sequence[int]) -> i
     """Returns a value repeated to the shape of `like`; `dims` are its dimensions there."""
     element = ir.RankedTensorType(value.type).element_type
     return stablehlo.BroadcastInDimOp(ir.RankedTensorType.get(like.shape, element), value, list(dims)).result
-
-
-def _clamped(start: ir.Value, most: int) -> ir.Value:
-    """Returns the start that a dynamic slice really has."""
-    number = ir.RankedTensorType(start.type).element_type
-    return stablehlo.ClampOp(_number(0, number), start, _number(most, number)).result
 
 
 def _within(place: ir.Value, first: ir.Value, held: int) -> ir.Value:

@@ -12,6 +12,7 @@ loops and calls are not watched; if the search ends there, the module and the un
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,11 +20,12 @@ import numpy as np
 
 from reshard.dialect_utils.analysis import layout_check
 from reshard.dialect_utils.compare import instrumented as watched_modules
-from reshard.dialect_utils.compare.array_differences import Difference, difference
+from reshard.dialect_utils.compare.array_differences import Difference, difference, largest
 from reshard.dialect_utils.compare.instrumented import ARGUMENT, OPERAND, RESULT, Key, NoUnshardedForm, WatchedOp
 from reshard.dialect_utils.compare.rounding import Rounding, ops_behind, rounding_of, roundings_of_results
 from reshard.dialect_utils.compare.widened import is_rounding, widened, widened_inputs
 from reshard.dialect_utils.ir.diagnostics import Place, error_at, place_of
+from reshard.dialect_utils.ir.reductions import reduction_of
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import worker as xla_worker
@@ -33,6 +35,8 @@ EQUAL, WITHIN, ROUNDED = "equal", "within tolerance", "rounded"
 WRONG, FAILED, UNKNOWN = "wrong", "failed", "unknown"
 RIGHT = (EQUAL, WITHIN, ROUNDED)
 ROUNDED_TEXT = "with floats of 64 bits it is right, so this is rounding, which the program enlarges"
+_SUMS = frozenset({"stablehlo.add", "stablehlo.subtract"})
+_PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 _HOLD_OTHERS = frozenset(
     {"func.call", "stablehlo.case", "stablehlo.composite", "stablehlo.if", "stablehlo.while"}
 )  # these may hold islands of ours
@@ -246,7 +250,7 @@ class _Verifier:
         expected, ours = self._wide_reference, self._run_widened(module)
         if expected is None or ours is None:
             return verdict
-        if not is_rounding(self._differences(ran), expected.outputs, ours.outputs, self.roundings):
+        if not is_rounding(self._differences(ran), self.expected, expected.outputs, ours.outputs, self.roundings):
             return verdict
         return replace(verdict, status=ROUNDED, message=ROUNDED_TEXT, fault=None)
 
@@ -307,7 +311,10 @@ class _Search:
         wrong = [] if verdict.status != WRONG else ops_behind(self._output, self.reference)
         behind = {watched_modules.number_of(op) for op in wrong}
         self.ops = [op for op in self.all_ops if op.number in behind]
-        self.rounding = self._roundings()
+        own = self._watched_by_number()
+        self.rounding = {number: rounding_of(op, self.reference) for number, op in own.items()}
+        self.sums = {number for number, op in own.items() if _adds_up(op)}
+        self.products = {number for number, op in own.items() if op.name in _PRODUCTS}
         self.is_complete = True
 
     @property
@@ -410,7 +417,8 @@ class _Search:
                     return Fault(op.name, op.number, op.place, f"operand {number}", arrived)
         for key in op.results:
             if key in values and key in replayed:
-                given = difference(replayed[key], values[key], self.rounding[op.number].limit)
+                limit, least = self.rounding[op.number].limit, self._largest_terms(op, values)
+                given = difference(replayed[key], values[key], limit, least)
                 if not given.is_within_limit:
                     return Fault(op.name, op.number, op.place, f"result {key.number}", given)
         return None
@@ -457,10 +465,19 @@ class _Search:
                 return key.number, off
         return None
 
-    def _roundings(self) -> dict[int, Rounding]:
+    def _watched_by_number(self) -> dict[int, ir.Operation]:
         body = watched_modules.entry_function(self.reference).regions[0].blocks[0].operations
         ops = [each.operation for each in body if watched_modules.NUMBER in each.operation.attributes]
-        return {watched_modules.number_of(op): rounding_of(op, self.reference) for op in ops}
+        return {watched_modules.number_of(op): op for op in ops}
+
+    def _largest_terms(self, op: WatchedOp, values: Mapping[Key, np.ndarray]) -> float:
+        """Returns the magnitude of what an op adds up, at most: its terms may cancel, their rounding stays. 0 for an op
+        that adds nothing."""
+        if op.number not in self.sums | self.products:
+            return 0.0
+        keys = [Key(OPERAND, op.number, number) for number in range(len(op.sources))]
+        found = [largest(values[key]) for key in keys if key in values]
+        return math.prod(found) if op.number in self.products else max(found, default=0.0)
 
 
 def _windows(ops: Sequence[WatchedOp]) -> Iterator[list[WatchedOp]]:
@@ -474,6 +491,11 @@ def _windows(ops: Sequence[WatchedOp]) -> Iterator[list[WatchedOp]]:
         size += op.bytes
     if window:
         yield window
+
+
+def _adds_up(op: ir.Operation) -> bool:
+    """Returns whether an op adds up its operands, or their elements."""
+    return op.name in _SUMS or op.name == "stablehlo.reduce" and reduction_of(op) == "sum"
 
 
 def _is_inside_others(fault: Fault | None) -> bool:

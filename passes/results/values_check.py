@@ -206,27 +206,27 @@ class _Checker:
             raise _NotChecked(f"{said}, and it cannot run on one device")
         differences = self._differences(alone.outputs, ours.outputs)
         if off := [at for at, each in enumerate(differences) if not each.is_within_limit]:
-            if self._is_rounding(self.rewritten, differences):
+            if self._is_rounding(self.rewritten, differences, alone):
                 return ValuesCheck(ROUNDED, module_verification.ROUNDED_TEXT, outputs=outputs)
             return ValuesCheck(WRONG, f"output {off[0]} {_off(differences[off[0]])}", outputs=outputs)
         if stock.status != "ok":
             return ValuesCheck(WITHIN, module_verification.failure_text(stock), outputs=outputs)
-        if self._is_rounding(self.original, self._differences(alone.outputs, stock.outputs)):
+        if self._is_rounding(self.original, self._differences(alone.outputs, stock.outputs), alone):
             return ValuesCheck(WITHIN, f"stock XLA is further off: {module_verification.ROUNDED_TEXT}", outputs=outputs)
         return ValuesCheck(STOCK_IS_WRONG, "stock XLA computes this program wrongly, ours is right", outputs=outputs)
 
-    def _is_rounding(self, module: ir.Module, before: Sequence[Difference]) -> bool:
-        """Returns whether a module differs from the unsharded one by rounding, since with floats of 64 bits it does
-        not."""
-        alone = self._unsharded
-        wide = [None if each is None else widened(each) for each in (alone, module)]
+    def _is_rounding(self, module: ir.Module, before: Sequence[Difference], alone: Ran) -> bool:
+        """Returns whether a module differs from the unsharded one, whose run is given, by rounding, since it does not
+        with floats of 64 bits."""
+        wide = [None if each is None else widened(each) for each in (self._unsharded, module)]
         if wide[0] is None or wide[1] is None:
             return False
         inputs = widened_inputs(self.inputs)
         runs = self._run(wide[0], 1, inputs), self._run(wide[1], inputs=inputs)
         if any(each.status != "ok" for each in runs):
             return False
-        return is_rounding(before, runs[0].outputs, runs[1].outputs, roundings_of_results(self.original))
+        roundings = roundings_of_results(self.original)
+        return is_rounding(before, alone.outputs, runs[0].outputs, runs[1].outputs, roundings)
 
     def _run_unsharded(self) -> Ran | None:
         """Returns a run of the original on one device; None if there is none."""

@@ -45,6 +45,39 @@ def _converted(a):
     return with_sharding_constraint(a, sharded((4, 2), None, ("x", "y")))
 
 
+@POLICIES
+@pytest.mark.parametrize("start", [(0, 0), (1, 32), (3, 11), (0, 40), (-5, 2)])
+def test_a_slice_whose_start_is_clamped_and_an_island_that_takes_a_part_of_it(policy, start):
+    """XLA makes one slice of both, and adds up the starts as they are."""
+
+    def cropped(a, i):
+        crop = lax.dynamic_slice(with_sharding_constraint(a + 1, sharded((2, 4), "x", "y")), (i[0], i[1]), (63, 32))
+        return with_sharding_constraint(crop, sharded((2, 4), "y", "x")) + 2
+
+    layouts = sharded((2, 4), "x", "y"), sharded((2, 4))
+    arguments = whole_numbers(64, 64), np.array(start, np.int32)
+    assert assert_right(cropped, arguments, layouts, policy).is_rewritten
+
+
+def test_uneven_scatters_that_add_where_an_axis_is_left_are_taken_over():
+    """Stock XLA adds wrong sums: positions of a batch, without the last one, are split over four of eight devices."""
+
+    def gradient(table, tokens):
+        def loss(table):
+            rows = table[with_sharding_constraint(tokens[:, :-1], sharded((4, 2), None, "x"))]
+            return (with_sharding_constraint(rows, sharded((4, 2), None, "x")) ** 2).sum()
+
+        return jax.grad(loss)(table)
+
+    table, tokens = whole_numbers(32, 16, low=-4, high=5), whole_numbers(4, 8, low=0, high=32, dtype=np.int32)
+    expected = np.zeros_like(table)
+    np.add.at(expected, tokens[:, :-1], 2 * table[tokens[:, :-1]])
+    placed = jax.device_put((table, tokens), sharded((4, 2)))
+    result = reshard.optimize(jax.jit(gradient).lower(*placed))
+    np.testing.assert_array_equal(np.asarray(result.compile()(*placed)), expected)
+    assert any("stock XLA computes" in str(each) for each in result.report.to_dict()["value_checks"])
+
+
 def _padded(a):
     return jnp.pad(_converted(a), _EDGES, constant_values=1.0), jnp.pad(_converted(a), _EDGES, constant_values=-7.0)
 

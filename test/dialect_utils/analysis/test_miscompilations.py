@@ -61,11 +61,14 @@ _REPLACE = "stablehlo.return %q : tensor<f32>"
         (_MINIMUM, '[{"x"}, {}]', "[{}, {}]", "uneven scatter"),
         (_MINIMUM, "[{}, {}]", '[{"x"}, {}]', "uneven scatter"),
         (_MINIMUM, '[{"y"}, {}]', '[{"y"}, {"x"}]', ""),  # 10 divides by 2, and windows may be split
-        (_ADD, '[{"x"}, {}]', '[{"x"}, {}]', ""),
+        (_ADD, '[{"x"}, {}]', '[{"x"}, {}]', "uneven scatter"),  # y is left
+        (_ADD, '[{"x"}, {}]', '[{"x"}, {"y"}]', "uneven scatter"),
+        (_ADD, '[{"x", "y"}, {}]', '[{"x", "y"}, {}]', ""),
+        (_ADD, '[{"y"}, {}]', '[{"y"}, {}]', ""),  # 10 divides by 2
         (_REPLACE, '[{"x"}, {}]', '[{"x"}, {}]', ""),
     ],
 )
-def test_a_scatter_is_not_to_be_held_in_uneven_parts_of_its_indices_unless_zeros_change_nothing(
+def test_a_scatter_is_not_to_be_held_in_uneven_parts_of_its_indices_unless_all_axes_split_them_and_zeros_change_nothing(
     body, indices, updates, row
 ):
     text = SCATTER.format(body=body)

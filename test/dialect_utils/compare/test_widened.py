@@ -128,13 +128,21 @@ ROUNDING = Rounding(2.0**-23, 64)
 def test_what_is_left_with_more_digits_decides(before, wide, is_rounded):
     expected = np.array([1.0, 2.0])
     was = difference(np.float32(expected), np.float32(expected + [0, 2 * before]), ROUNDING.limit)
-    assert is_rounding([was], [expected], [expected + [0, 2 * wide]], [ROUNDING]) == is_rounded
+    assert is_rounding([was], [np.float32(expected)], [expected], [expected + [0, 2 * wide]], [ROUNDING]) == is_rounded
+
+
+@pytest.mark.parametrize("wide, is_rounded", [(1e-17, True), (1e-9, False)])
+def test_an_output_that_is_all_rounding_is_almost_nothing_with_more_digits(wide, is_rounded):
+    narrow, other = np.float32([4e-9, -1e-9]), np.float32([-2e-9, 3e-9])
+    was = difference(narrow, other, ROUNDING.limit)
+    assert is_rounding([was], [narrow], [np.array([wide, 0])], [np.array([-wide, wide])], [ROUNDING]) == is_rounded
 
 
 def test_integers_have_to_be_equal_in_the_end():
     was = difference(np.array([1, 2]), np.array([1, 3]), 0.0)
-    assert is_rounding([was], [np.array([1, 2])], [np.array([1, 2])], [ROUNDING])
-    assert not is_rounding([was], [np.array([1, 2])], [np.array([1, 3])], [ROUNDING])
+    right = [np.array([1, 2])]
+    assert is_rounding([was], right, right, right, [ROUNDING])
+    assert not is_rounding([was], right, right, [np.array([1, 3])], [ROUNDING])
 
 
 _WAITING = """func.func @main(%x: tensor<8xf32>, %late: tensor<2xf32>) -> tensor<8xf32> {
