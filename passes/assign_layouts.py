@@ -134,7 +134,7 @@ class AssignLayoutsPass(NetworkOptions, Pass):
         if len(meshes) == 1:
             return meshes.pop()
         what = "the module has no mesh" if not meshes else f"the module has {len(meshes)} meshes"
-        raise error_at(module.operation, f"{what}; name one, as in mesh=x=4,y=2")
+        raise error_at(module.operation, f"{what}; name one, as with the option mesh=x=4,y=2, or --mesh x=4,y=2")
 
 
 def said_of(found: Assigned, mesh: Mesh) -> str:

@@ -236,7 +236,8 @@ class _Reader:
         if sharding.rank != len(self.tensors[tensor].shape) or sharding.unreduced:
             return False
         if any(sharding.dims) and (problem := self._unusual(sharding, mesh_of(attr, self.meshes))):
-            raise error_at(where, f"the sharding {sharding} {problem}; annotations=free leaves such shardings out")
+            hint = "the option annotations=free, reshard auto --free, leaves such shardings out"
+            raise error_at(where, f"the sharding {sharding} {problem}; {hint}")
         mesh = mesh_of(attr, self.meshes)
         order = {} if mesh is None else {name: at for at, name in enumerate(mesh.axis_names)}
         pinned = tuple(

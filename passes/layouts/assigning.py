@@ -141,7 +141,9 @@ def chosen(
     try:
         problem = LayoutProblem(factored.program, mesh, topology, memory_limit, tactics)
     except InfeasibleError as error:
-        raise error_at(module.operation, f"{error}; annotations=free leaves shardings out") from None
+        raise error_at(
+            module.operation, f"{error}; the option annotations=free, reshard auto --free, leaves shardings out"
+        ) from None
     progress.at(f"assign-layouts: {len(problem.problem.costs)} choices")
     try:
         assignment = problem.solve(time_limit_s=time_limit_s, below_s=below_s)

@@ -61,12 +61,18 @@ class TakenOver:
     @property
     def chains_s(self) -> float:
         """Returns the modelled seconds of its changes of layout in a step."""
-        return 1e-6 * sum(row["runs"] * (row.get("chain_us") or 0.0) for row in self.rows)
+        return sum(runs * seconds for runs, seconds in self._runs)
 
     @property
     def repeated_s(self) -> float:
         """Returns the seconds that they take beyond their first run."""
-        return 1e-6 * sum((row["runs"] - 1) * (row.get("chain_us") or 0.0) for row in self.rows)
+        return sum((runs - 1) * seconds for runs, seconds in self._runs)
+
+    @property
+    def _runs(self) -> list[tuple[int, float]]:
+        """Returns how often each change of layout runs in a step, and the seconds that it takes; rows of other kinds
+        have neither."""
+        return [(row.get("runs") or 1, 1e-6 * (row.get("chain_us") or 0.0)) for row in self.rows]
 
     @property
     def remarks(self) -> tuple[Diagnostic, ...]:

@@ -474,6 +474,8 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
     if "memory_limit" in given:
         given["memory_limit"] = str(byte_size(given["memory_limit"]))
     options = {name.replace("_", "-"): value for name, value in given.items()}
+    if settings["emit"] == "local" and (idle := [name for name in ("policy", "oracle") if name in given]):
+        raise ValueError(f"{idle[0]}={given[idle[0]]!r} decides nothing with emit='local', which rewrites everything")
     if (platform := settings.get("platform", CPU)) != CPU:  # the devices' own, no setting
         options["platform"] = platform
     return Pipeline.emitting(settings["emit"], options)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,12 +15,14 @@ from reshard.compiling.advising import site_network
 from reshard.compiling.optimizing import optimized_module, source_of
 from reshard.configuration import contexts
 from reshard.configuration.settings import resolved
-from reshard.dialect_utils.ir.diagnostics import error_at
+from reshard.dialect_utils.ir.diagnostics import DiagnosedError, error_at
 from reshard.dialect_utils.ir.module_files import ModuleFile
-from reshard.dialect_utils.platform import progress
+from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.shardings.sdy_shardings import module_meshes
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChild, shared_child
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.layouts.choosing import mesh_text
 from reshard.planning.jax_orders import is_by_coordinates, jax_order
 from reshard.synthesis.common.text_table import table
@@ -242,12 +245,22 @@ def of_source(
 
 
 def mesh_to_place(module: ir.Module) -> Mesh:
-    """Returns the mesh of a module. Raises: DiagnosedError if there is none, or several."""
-    found = {mesh for mesh in module_meshes(module).values() if mesh.axes}
+    """Returns the mesh of a module, also if only GSPMD's shardings tell. Raises: DiagnosedError if there is none, or
+    several."""
+    found = _meshes_of(module)
+    if not found:
+        copy = ir.Module.parse(compat.bytecode(module), module.context)
+        with contextlib.suppress(DiagnosedError):
+            Pipeline.parse("import-gspmd").run(copy, Session())
+            found = _meshes_of(copy)
     if len(found) == 1:
         return found.pop()
     what = "the module has no mesh" if not found else f"the module has {len(found)} meshes"
     raise error_at(module.operation, f"{what}; a program on one mesh can be placed")
+
+
+def _meshes_of(module: ir.Module) -> set[Mesh]:
+    return {mesh for mesh in module_meshes(module).values() if mesh.axes}
 
 
 @dataclass

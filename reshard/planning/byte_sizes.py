@@ -41,6 +41,13 @@ def byte_size(size: int | str) -> int:
     return _not_negative(int(Fraction(number) * scale) * (-1 if sign else 1), size)
 
 
+def byte_limit(size: int | str) -> int:
+    """Returns a limit of memory as a whole number of bytes. Raises: ByteSizeError, also for less than one byte."""
+    if (limit := byte_size(size)) < 1:
+        raise ByteSizeError(f"'{size}' is no limit of memory: nothing fits into 0 bytes; without a limit, leave it out")
+    return limit
+
+
 def _whole(size) -> int:
     try:
         return operator.index(size)

@@ -15,6 +15,7 @@ from reshard.tools.common.command import UserError, input_name, size, target_of,
 if TYPE_CHECKING:
     from reshard.passes.layouts.choosing import Choice
 
+MOST_DEVICES = 2048  # CPU devices of one process of XLA
 SUMMARY = "choose the mesh and all layouts of a module, without annotations"
 EPILOG = """\
 The module needs no sharding. Which mesh axis splits which dimension of which tensor is chosen for the whole program at once, by its
@@ -74,7 +75,6 @@ def contained_drive(flags: argparse.Namespace) -> int:
 def drive(flags: argparse.Namespace) -> int:
     """Runs the command and returns the exit status. Raises: UserError."""
     from reshard.dialect_utils.ir.diagnostics import DiagnosedError
-    from reshard.synthesis.assignment.tactics import TacticError
 
     if flags.output == "-" and flags.json:
         print("reshard auto: error: -o - and --json both write to stdout; give -o a file", file=sys.stderr)
@@ -85,12 +85,15 @@ def drive(flags: argparse.Namespace) -> int:
     if flags.tactics and not flags.mesh:
         print("reshard auto: error: --tactics names axes; name the mesh with --mesh", file=sys.stderr)
         return 2
+    if problem := _problem_of_names(flags):
+        print(f"reshard auto: error: {problem}", file=sys.stderr)
+        return 2
     try:
         choice = _choice(flags)
     except DiagnosedError as error:
         print(*(each.in_file(input_name(flags.module)) for each in error.diagnostics), sep="\n", file=sys.stderr)
         return 1
-    except (TopologyError, MeshError, TacticError) as error:
+    except (TopologyError, MeshError) as error:
         raise UserError(str(error)) from None
     from reshard.passes.layouts import choice_text
 
@@ -101,6 +104,22 @@ def drive(flags: argparse.Namespace) -> int:
     if flags.output:
         write_output(flags.output, _text(choice))
     return 0
+
+
+def _problem_of_names(flags: argparse.Namespace) -> str:
+    """Returns in words what is wrong with the axes that --mesh and --tactics name, or with their sizes."""
+    from reshard.synthesis.assignment.tactics import TacticError, check, parse
+    from reshard.synthesis.layouts.mesh import Mesh
+
+    try:
+        mesh = Mesh.parse(flags.mesh) if flags.mesh else None
+        check(parse(flags.tactics), mesh.axis_names if mesh else ())
+    except (MeshError, TacticError) as error:
+        return str(error)
+    devices = mesh.size if mesh else flags.devices or 0
+    if not flags.compile_for and devices > MOST_DEVICES:
+        return f"{devices:,} devices: XLA compiles for at most {MOST_DEVICES:,} CPU devices, which stand for the others"
+    return ""
 
 
 def _text(choice: Choice) -> str:
@@ -115,6 +134,7 @@ def _choice(flags: argparse.Namespace) -> Choice:
     from reshard.compiling.advising import site_network
     from reshard.compiling.automatic import choose
     from reshard.dialect_utils.ir.module_files import ModuleFile, reading_limit_s
+    from reshard.dialect_utils.platform.bindings import ir, make_context
     from reshard.dialect_utils.xla.child import XlaChild
     from reshard.passes.layouts.choosing import meshes_for
     from reshard.passes.sites.network import of_target
@@ -132,6 +152,8 @@ def _choice(flags: argparse.Namespace) -> Choice:
     network.topology.fitted(meshes[0].size)  # raises before anything is compiled
     file = ModuleFile.read(flags.module)
     contained.enter("reading", cpu_s=reading_limit_s(file))
+    with make_context() as context, ir.Location.unknown(context):
+        file.chunks()[0].parse(context)  # its errors name the file
     contained.enter("compiling")
     with XlaChild(num_devices=1 if target else meshes[0].size) as child:
         return choose(

@@ -10,7 +10,7 @@ import sys
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError
 from reshard.passes.driver import registry
 from reshard.passes.results.checks import MOST_VALUE_BYTES, effort_of
-from reshard.planning.byte_sizes import ByteSizeError, byte_size
+from reshard.planning.byte_sizes import ByteSizeError, byte_limit, byte_size
 from reshard.synthesis.layouts.mesh import Mesh, MeshError
 from reshard.tools.common import completion
 from reshard.tools.common.command import ORACLE_HELP, topology_text
@@ -265,7 +265,7 @@ def _add_rewriting(group) -> None:
     )
     group.add_argument(
         "--memory-limit",
-        type=_byte_size,
+        type=_byte_limit,
         metavar="SIZE",
         help="the most memory of the module and of each plan, per device, e.g. 12GiB (default: stock XLA's)",
     )
@@ -453,6 +453,13 @@ def _mesh(text: str) -> str:
 def _byte_size(text: str) -> int:
     try:
         return byte_size(text)
+    except ByteSizeError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def _byte_limit(text: str) -> int:
+    try:
+        return byte_limit(text)
     except ByteSizeError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None
 

@@ -58,14 +58,27 @@ def test_tactics_say_what_axes_are_for(module, capsys):
     assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "x=megatron", "--json"]) == 0
     (axis,) = json.loads(capsys.readouterr().out)["axes"]
     assert "data" not in axis["work"]
-    assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "x=zer3"]) == 1
+    assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "x=zer3"]) == 2
     assert (
         "'zer3' is none of data, zero1, zero3, sequence, megatron, expert, auto; do you mean zero3?"
         in capsys.readouterr().err
     )
-    assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "y=data"]) == 1
+    assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "y=data"]) == 2
     assert "the mesh has no axis y; its axes are x" in capsys.readouterr().err
     assert tool.main(["auto", str(module), "--devices", "8", "--tactics", "x=data"]) == 2
+
+
+def test_a_mesh_that_xla_does_not_compile_for_is_a_mistake_on_the_command_line(module, capsys):
+    for asked in (["--mesh", "x=4000"], ["--devices", "100000"]):
+        assert tool.main(["auto", str(module), *asked]) == 2
+        assert "XLA compiles for at most 2,048 CPU devices" in capsys.readouterr().err
+
+
+def test_errors_of_a_module_name_its_file(tmp_path, capsys):
+    path = tmp_path / "open.mlir"
+    path.write_text("module {")
+    assert tool.main(["auto", str(path), "--mesh", "x=8"]) == 1
+    assert f"{path}:1:7: error:" in capsys.readouterr().err
 
 
 @pytest.mark.tpu

@@ -35,6 +35,18 @@ def test_an_axis_with_large_sums_is_placed_inside_the_nodes(module, capsys):
     assert "device_ids=[0, 4, 1, 5, 2, 6, 3, 7]>" in text and 'reshape(4, 2), ["x", "y"])' in text
 
 
+def test_a_module_with_shardings_of_gspmd_alone_has_the_mesh_of_these(tmp_path, capsys):
+    path = tmp_path / "gspmd.mlir"
+    path.write_text("""module attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {
+      func.func public @main(%x: tensor<64x64xf32> {mhlo.sharding = "{devices=[4,2]<=[8]}"})
+          -> (tensor<64x64xf32> {mhlo.sharding = "{devices=[2,4]<=[4,2]T(1,0)}"}) {
+        return %x : tensor<64x64xf32>
+      }
+    }""")
+    assert tool.main(["place", str(path), "--topology", "h100:2x4"]) == 0
+    assert "on h100:2x4" in capsys.readouterr().out
+
+
 def test_placements_as_json(module, capsys):
     assert tool.main(["place", str(module), "--topology", "h100:2x4", "--compiled", "0", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
