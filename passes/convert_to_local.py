@@ -160,6 +160,7 @@ def _row(conversion: Conversion, session: Session, is_timed: bool) -> dict:
         "op": conversion.op_name,
         "type": str(conversion.tensor),
         "runs": conversion.runs,
+        "could_be_held": conversion.could_be_held and is_needed,
         "source": str(chain.source),
         "target": str(chain.target),
         "why": why if is_needed else "no op takes it in this layout",

@@ -21,6 +21,7 @@ from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..analysis.module_analysis import Analysis
 from ..conversions.unneeded import Ends
+from ..emission.slice_starts import MOVES, SLICE
 from ..emission.tile_emission import Mark, write_exchange_into, write_program
 from ..hierarchy.explicit_collectives import OPS, NotPlannable, read_collective
 from ..hierarchy.faster_chains import InPlace, chain_in_place
@@ -104,6 +105,8 @@ class Conversion:
       is_needed: whether it is in the module; else no op takes its result.
       is_repeated: whether an earlier one is written once more, so that its result is not held until here.
       runs: how often in a step it runs.
+      could_be_held: whether it could run once for all turns of a loop, if there were memory for its result, or for the
+        whole sum: what the loop takes does not change, or is added up.
     """
 
     number: int
@@ -118,8 +121,10 @@ class Conversion:
     is_collective: bool = False
     manual: ManualAxes = ManualAxes()
     runs: int = 1
+    could_be_held: bool = False
 
 
+_PARTS = MOVES | {SLICE}  # parts of what a loop takes are known before it as well
 _Nested = Generator["_Nested", Any, Any]
 
 
@@ -270,7 +275,8 @@ class OpWriter:
         chain = self.changes.plan(op, tile, kind, dims)
         if not chain.steps:
             return Tile(tile.value, dims)
-        mark = self._mark(op, kind, chain, whole if tile.partial or grows(tile, dims) else "")
+        held = self._could_be_held(op, tile)
+        mark = self._mark(op, kind, chain, whole if tile.partial or grows(tile, dims) else "", could_be_held=held)
         if _takes_own_part_first(chain):
             put_in_range(tile.value)
         made = self.around.manual.from_part(
@@ -278,13 +284,22 @@ class OpWriter:
         )
         return Tile(self._noted(made, tile.value), dims)
 
-    def _mark(self, op: ir.Operation, kind: ir.Type, chain: Plan, whole: str, is_move: bool = False) -> Mark:
-        """Notes a conversion that is written next, and returns the mark of its ops."""
+    def _could_be_held(self, op: ir.Operation, tile: Tile) -> bool:
+        """Returns whether a conversion that is written now for an op could run once for all turns of a loop."""
+        if tile.partial:
+            return op in self._accumulating or len(op.results) == 1 and self._is_accumulated_next(op)
+        value = tile.value
+        while (producer := producer_of(value)) is not None and producer.name in _PARTS:
+            value = producer.operands[0]
+        return self.around.loop_that_takes(value) is not None
+
+    def _mark(self, op: ir.Operation, kind: ir.Type, chain: Plan, whole: str, is_move: bool = False, **more) -> Mark:
+        """Notes a conversion that is written next, and returns the mark of its ops; `more` is told of it."""
         number, original = self._first + len(self.conversions), self.found.original(op)
         op_name = "" if original is None else original.name
         array = self.around.manual.tensor(kind)
-        where = {"manual": self.around.manual, "runs": self.around.runs}
-        self.conversions.append(Conversion(number, op_name, own_location(op), array, chain, whole, is_move, **where))
+        more |= {"manual": self.around.manual, "runs": self.around.runs}
+        self.conversions.append(Conversion(number, op_name, own_location(op), array, chain, whole, is_move, **more))
         return self._last_mark(op)
 
     def _last_mark(self, op: ir.Operation) -> Mark:

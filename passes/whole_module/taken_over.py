@@ -61,18 +61,20 @@ class TakenOver:
     @property
     def chains_s(self) -> float:
         """Returns the modelled seconds of its changes of layout in a step."""
-        return sum(runs * seconds for runs, seconds in self._runs)
+        return sum(runs * seconds for runs, seconds, _ in self._runs)
 
     @property
-    def repeated_s(self) -> float:
-        """Returns the seconds that they take beyond their first run."""
-        return sum((runs - 1) * seconds for runs, seconds in self._runs)
+    def holding_saves_s(self) -> float:
+        """Returns the seconds that are saved at most if what loops could hold is converted once."""
+        return sum((runs - 1) * seconds for runs, seconds, could_be_held in self._runs if could_be_held)
 
     @property
-    def _runs(self) -> list[tuple[int, float]]:
-        """Returns how often each change of layout runs in a step, and the seconds that it takes; rows of other kinds
-        have neither."""
-        return [(row.get("runs") or 1, 1e-6 * (row.get("chain_us") or 0.0)) for row in self.rows]
+    def _runs(self) -> list[tuple[int, float, bool]]:
+        """Returns how often each change of layout runs in a step, the seconds that it takes, and whether a loop could
+        hold it; rows of other kinds have nothing of this."""
+        keys = ("runs", 1), ("chain_us", 0.0), ("could_be_held", False)
+        rows = (tuple(row.get(key) or none for key, none in keys) for row in self.rows)
+        return [(runs, 1e-6 * us, could_be_held) for runs, us, could_be_held in rows]
 
     @property
     def remarks(self) -> tuple[Diagnostic, ...]:

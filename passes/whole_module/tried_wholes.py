@@ -173,15 +173,15 @@ class TriedWholes:
 
         First all is held, so that it is known what a limit would have to allow, and then what there is memory for.
         """
-        least_s = islands.seconds if winner is None else winner.outcome.seconds
-        able = [each for each in self.tried if each.outcome.of and each.outcome.of.is_ok and _has_loops(each.form)]
+        asked = LEAST_GAIN_OF_WHOLE if winner is None and not self.forms.is_slow else LEAST_GAIN_CONFIRMED
+        goal_s = (1 - asked) * (islands if winner is None else winner.outcome).seconds
+        able = [each for each in self.tried if each.outcome.of and each.outcome.of.is_ok and _could_hold(each.form)]
         if not able or not self.criterion.network.is_known:
             return None
         fastest = min(able, key=lambda each: each.outcome.seconds)
         spare = self.criterion.spare_bytes(self.forms.stock, present(fastest.outcome.of))
         for held in dict.fromkeys((_ALL, spare)):
-            goal_s = (1 - LEAST_GAIN_CONFIRMED) * least_s
-            if not held or fastest.outcome.seconds - fastest.form.repeated_s > goal_s:
+            if not held or fastest.outcome.seconds - fastest.form.holding_saves_s > goal_s:
                 return None
             progress.at("whole-module check: written per device, for more memory")
             with self.forms.original.context:
@@ -244,6 +244,8 @@ class TriedWholes:
             return allowed
         if (winner := self.best(islands)) is not None:
             said = self.compared(winner.outcome, islands)
+            if winner.outcome.seconds == islands.seconds:
+                return said
             return f"{said}; less than {LEAST_GAIN_OF_WHOLE:.0%} faster, the model may be wrong"
         first = outcomes[0]
         return allowed or first.problem or self.compared(first, islands)
@@ -278,6 +280,6 @@ class TriedWholes:
         return self.criterion.missing_limit(self.forms.stock, whole.of) if whole.of else None
 
 
-def _has_loops(form: TakenOver) -> bool:
-    """Returns whether a form is one of a whole module, in which chains run in the turns of loops."""
-    return form.repeated_s > 0 and not form.form.endswith((PIPELINES, LOOPS_STAY)) and not form.held_bytes
+def _could_hold(form: TakenOver) -> bool:
+    """Returns whether a form is one of a whole module whose loops could hold what they convert in each turn."""
+    return form.holding_saves_s > 0 and not form.form.endswith((PIPELINES, LOOPS_STAY)) and not form.held_bytes
