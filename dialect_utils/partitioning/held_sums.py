@@ -13,7 +13,7 @@ of a whole gradient on each device.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from reshard.synthesis.layouts.mesh import Mesh
@@ -31,6 +31,7 @@ from .copied_ops import CONSTRAINTS, PASS_ON
 from .tiles import dims_of, tile_bytes
 
 _BARRIER = "sdy.propagation_barrier"
+_OURS = "reshard.held"  # the attribute of our barriers; a program may have its own
 _IN_NO_DIRECTION = 0
 
 
@@ -38,19 +39,32 @@ _IN_NO_DIRECTION = 0
 class Carried:
     """A value that a loop carries, by the serial of the loop and the value's number."""
 
-    loop: int
+    loop: int | None
     number: int
 
 
-def propagate_holding(module: ir.Operation, spare_bytes: float) -> tuple[ir.Operation, float]:
-    """Returns a module after propagation, in which sums that loops add up are held whole, and the bytes for these.
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A module after propagation, in which sums that loops add up are held whole.
+
+    Attributes:
+      module: the module. held: the bytes that a device holds more for each sum.
+    """
+
+    module: ir.Operation
+    held: Mapping[Carried, float]
+
+
+def propagate_holding(module: ir.Operation, spare_bytes: float, without: Collection[Carried] = ()) -> Holding:
+    """Propagates in a copy of a module, and holds sums in it.
 
     Args:
-      module: a clone before propagation, which stays as it is. spare_bytes: what a device may hold for them.
+      module: a clone before propagation, which stays as it is. spare_bytes: what a device may hold for sums.
+      without: what is not to be held.
     """
     plain = module.clone().operation
     propagate(plain)
-    split = {each: held for each, is_split, held in _sums(plain) if is_split}
+    split = {each: held for each, is_split, held in _sums(plain) if is_split and each not in without}
     chosen: Collection[Carried] = tuple(split)
     while chosen:
         found = module.clone().operation
@@ -59,9 +73,9 @@ def propagate_holding(module: ir.Operation, spare_bytes: float) -> tuple[ir.Oper
         more = {each: held - split[each] for each, _, held in _sums(found) if each in chosen and held > split[each]}
         kept = _fitting(more, spare_bytes)
         if kept == list(chosen):
-            return found, sum(more.values())
+            return Holding(found, more)
         chosen = kept
-    return plain, 0.0
+    return Holding(plain, {})
 
 
 def _state_signatures(module: ir.Operation, propagated: ir.Operation) -> None:
@@ -94,7 +108,7 @@ def _sums(module: ir.Operation) -> Iterator[tuple[Carried, bool, float]]:
         mesh = Mesh(()) if attr is None else mesh_of(attr, meshes)
         if mesh is not None:
             dims = dims_of(attr, value.type, mesh)
-            yield Carried(_serial(loop), number), _is_split(how.op, dims), tile_bytes(value.type, dims)
+            yield Carried(serial_of(loop), number), _is_split(how.op, dims), tile_bytes(value.type, dims)
 
 
 def _is_split(op: ir.Operation, dims: Dims) -> bool:
@@ -117,16 +131,10 @@ def _accumulations(module: ir.Operation) -> Iterator[tuple[ir.Operation, int, Ac
                     yield op, number, found
 
 
-def _serial(op: ir.Operation) -> int:
-    serial = serial_of(op)
-    assert serial is not None
-    return serial
-
-
 def _propagate_apart(module: ir.Operation, chosen: Collection[Carried]) -> None:
     """Propagates with no way into and out of values that loops carry."""
     barriers: list[ir.Operation] = []
-    for loop, number in [each[:2] for each in _accumulations(module) if Carried(_serial(each[0]), each[1]) in chosen]:
+    for loop, number in [each[:2] for each in _accumulations(module) if Carried(serial_of(each[0]), each[1]) in chosen]:
         with own_location(loop):
             with ir.InsertionPoint(loop):
                 barriers.append(_barrier(loop.operands[number]))
@@ -137,12 +145,12 @@ def _propagate_apart(module: ir.Operation, chosen: Collection[Carried]) -> None:
             for use in uses:
                 use.owner.operation.operands[use.operand_number] = barriers[-1].results[0]
     propagate(module)
-    for each in [op for op in ops_in(module) if op.name == _BARRIER]:
+    for each in [op for op in ops_in(module) if op.name == _BARRIER and _OURS in op.attributes]:
         each.results[0].replace_all_uses_with(each.operands[0])
         each.erase()
 
 
 def _barrier(value: ir.Value) -> ir.Operation:
     direction = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), _IN_NO_DIRECTION)
-    attributes: dict[str, ir.Attribute] = {"allowed_direction": direction}
+    attributes: dict[str, ir.Attribute] = {"allowed_direction": direction, _OURS: ir.UnitAttr.get()}
     return ir.Operation.create(_BARRIER, results=[value.type], operands=[value], attributes=attributes)

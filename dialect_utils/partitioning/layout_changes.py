@@ -41,6 +41,7 @@ class LayoutChanges:
     def __init__(self, mesh: Mesh, planning: Mapping[str, Any], around: Surroundings, hold_bytes: float = 0.0):
         self.mesh, self.planning, self.around = mesh, planning, around
         self.hold_bytes = hold_bytes
+        self._held: set[tuple[ir.Value, Dims]] = set()
         self.is_by_time = planning.get("objective") == "time"
         self.at_hand = TilesAtHand()
         self._bounds: dict[tuple, float] = {}
@@ -141,15 +142,18 @@ class LayoutChanges:
     def loop_before(self, tile: Tile, kind: ir.Type, dims: Dims) -> ir.Operation | None:
         """Returns the loop before which a change of layout is written, once for all turns; None if it is written here.
 
-        A tile that grows stays in memory as long as the loop runs: there have to be bytes left for it.
+        A tile that grows stays in memory as long as the loop runs: there have to be bytes left for it, or it is held
+        already, for another loop.
         """
-        if grows(tile, dims) and tile_bytes(kind, dims) > self.hold_bytes:
+        is_held = not grows(tile, dims) or (tile.value, dims) in self._held
+        if not is_held and tile_bytes(kind, dims) > self.hold_bytes:
             return None
         return self.around.loop_that_takes(tile.value)
 
     def hold(self, tile: Tile, kind: ir.Type, dims: Dims) -> None:
         """Notes that a tile is held in a layout while a loop runs."""
-        if grows(tile, dims):
+        if grows(tile, dims) and (tile.value, dims) not in self._held:
+            self._held.add((tile.value, dims))
             self.hold_bytes -= tile_bytes(kind, dims)
 
     def _bound(self, kind: ir.Type, tile: Tile, dims: Dims) -> float:

@@ -21,7 +21,7 @@ sorted as a whole.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,7 +49,7 @@ from ..shardings.value_layouts import result_layouts, stated_arguments, stated_r
 from ..tile_rules.local_rules import Dims
 from ..tile_rules.partly_manual import ManualAxes
 from .even_dimensions import divide_signatures, evenly_divided, with_sharding
-from .held_sums import propagate_holding
+from .held_sums import Carried, propagate_holding
 from .local_ops import Conversion, How, OpWriter
 from .refusals import HINT, described
 from .segments import Segment, is_free, segments, top_level
@@ -128,34 +128,41 @@ def convert(
     return _convert(module, stay, how, first)
 
 
-def _convert(module: ir.Module, stay: str, how: How, first: int) -> Written:
-    analysis, held = _analysed(module, how.hold_bytes)
-    how = replace(how, hold_bytes=how.hold_bytes - held)
+def _convert(module: ir.Module, stay: str, how: How, first: int, without: Set[Carried] = frozenset()) -> Written:
+    """Converts the functions; `without` are sums of loops that are not to be held."""
+    hold_bytes = 0.0 if stay == LOOPS_TOO else how.hold_bytes
+    analysis, held = _analysed(module, hold_bytes, without)
+    own = replace(how, hold_bytes=hold_bytes - sum(held.values()))
     functions = [_Function(each, analysis, stay) for each in public_functions(analysis.originals)]
     written = [each for each in functions if each.is_to_be_converted()]
     channels = unused_channels(module)
     try:
         conversions: list[Conversion] = []
         for function in written:
-            conversions += function.write(channels, how, conversions[-1].number + 1 if conversions else first)
+            conversions += function.write(channels, own, conversions[-1].number + 1 if conversions else first)
     except Exception:
         for function in written:
             function.undo()
         raise
+    if in_vain := held.keys() - {each for function in written for each in function.summed}:
+        for function in written:
+            function.undo()
+        return _convert(module, stay, how, first, without | in_vain)
     for function in written:
         function.finish()
     if written:
         run_pipeline(module.operation, "builtin.module(symbol-dce)")
-    held += max((each.held_bytes for each in written), default=0.0)
-    return Written(tuple(conversions), tuple(each for function in written for each in function.reasons), held)
+    total = sum(held.values()) + max((each.held_bytes for each in written), default=0.0)
+    return Written(tuple(conversions), tuple(each for function in written for each in function.reasons), total)
 
 
-def _analysed(module: ir.Module, hold_bytes: float) -> tuple[Analysis, float]:
-    """Returns the analysis of a module whose arguments and results divide into their shards, and how many of some
-    bytes are held for sums."""
-    analysis, held = before_propagation(prepare(*tagged_clone(module))), 0.0
+def _analysed(module: ir.Module, hold_bytes: float, without: Set[Carried]) -> tuple[Analysis, Mapping[Carried, float]]:
+    """Returns the analysis of a module whose arguments and results divide into their shards, and the bytes, some at
+    most, that are held for sums."""
+    analysis, held = before_propagation(prepare(*tagged_clone(module))), {}
     if hold_bytes:
-        analysis.explicit, held = propagate_holding(analysis.explicit, hold_bytes)
+        holding = propagate_holding(analysis.explicit, hold_bytes, without)
+        analysis.explicit, held = holding.module, holding.held
     else:
         propagate(analysis.explicit)
     divide_signatures(analysis.explicit)
@@ -169,7 +176,8 @@ class _Function:
     State: `islands` once they are written, `layouts` of arguments and results, `left`, the ops of the clone that stay
     with XLA, with the `reasons`; `values` of the clone outside of islands, in the original, with their layouts;
     `staying`, the ops of the original that stay, what they use of islands, and how many islands are before each;
-    `held_bytes`, as `Written` has them. The rest of the function is unchanged until `finish`.
+    `held_bytes`, as `Written` has them, and `summed`, what loops add up of partial sums. The rest of the function is
+    unchanged until `finish`.
     """
 
     def __init__(self, original: ir.Operation, analysis: Analysis, stay: str):
@@ -189,6 +197,7 @@ class _Function:
         self.values: dict[ir.Value, tuple[ir.Value, Dims]] = {}
         self.staying: list[tuple[ir.Operation, list[Use], int]] = []
         self.held_bytes = 0.0
+        self.summed: Set[Carried] = frozenset()
         if stay == LOOPS_TOO:
             self._leave_loops()
 
@@ -315,7 +324,7 @@ class _Function:
                 why = error.diagnostics[0].message.removeprefix(f"emit=local cannot convert {described(op)}: ")
                 self.reasons.append(Left(own_location(op), described(op), why))
             else:
-                self.held_bytes = how.hold_bytes - writer.changes.hold_bytes
+                self.held_bytes, self.summed = how.hold_bytes - writer.changes.hold_bytes, writer.summed
                 unneeded = erase_unneeded(writer.ends)
                 once = [replace(each, is_needed=each.number not in unneeded) for each in writer.conversions]
                 again = self._write_again(once, writer.ends, channels, how)

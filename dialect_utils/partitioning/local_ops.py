@@ -26,12 +26,12 @@ from ..emission.tile_emission import Mark, write_exchange_into, write_program
 from ..hierarchy.explicit_collectives import OPS, NotPlannable, read_collective
 from ..hierarchy.faster_chains import InPlace, chain_in_place
 from ..ir.fusing import is_elementwise_of_one
-from ..ir.loop_trips import ASSUMED_TRIPS, known_trips_of
+from ..ir.loop_trips import known_trips_of
 from ..ir.ops import CONSTANTS, producer_of, terminator_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
 from ..platform.bindings import ir, sdy, stablehlo
 from ..platform.typed import present
-from ..preparation.serials import own_location
+from ..preparation.serials import own_location, serial_of
 from ..tile_rules import local_rules
 from ..tile_rules.indexed_rules import is_indexed, put_in_range
 from ..tile_rules.local_rules import Axes, Dims, Rule, Site
@@ -42,6 +42,7 @@ from ..tile_rules.partial_sums import (
     Accumulation,
     accumulation,
     begins_with_nothing,
+    elements,
     is_unit_sum,
     linear_operand,
     scaled_operands,
@@ -61,6 +62,7 @@ from .copied_ops import (
     splat_text,
 )
 from .found_layouts import FoundLayouts
+from .held_sums import Carried
 from .layout_changes import Cost, LayoutChanges
 from .refusals import refusal
 from .rule_choice import RuleChoice, has_choice
@@ -104,7 +106,7 @@ class Conversion:
       manual: the axes of the manual computations around it.
       is_needed: whether it is in the module; else no op takes its result.
       is_repeated: whether an earlier one is written once more, so that its result is not held until here.
-      runs: how often in a step it runs.
+      runs: how often in a step it runs; None if nobody knows.
       could_be_held: whether it could run once for all turns of a loop, if there were memory for its result, or for the
         whole sum: what the loop takes does not change, or is added up.
     """
@@ -120,7 +122,7 @@ class Conversion:
     is_repeated: bool = False
     is_collective: bool = False
     manual: ManualAxes = ManualAxes()
-    runs: int = 1
+    runs: int | None = 1
     could_be_held: bool = False
 
 
@@ -151,10 +153,10 @@ def _run_nested(work: _Nested) -> Any:
 class OpWriter:
     """Writes the ops of analysed functions on tiles, at the current insertion point.
 
-    State: `conversions` has the changes of layout that are written so far, `ends` where each begins and
-    ends; `_not_written` the slices of split dimensions that wait until the concatenations that take them are written.
-    Tiles of values are in scopes, one per block. Values of a region are not visible outside of the region, so a scope
-    is copied on entry.
+    State: `conversions` has the changes of layout that are written so far, `ends` where each begins and ends; `summed`
+    what loops carry as partial sums; `_not_written` the slices of split dimensions that wait until the concatenations
+    that take them are written. Tiles of values are in scopes, one per block. Values of a region are not visible outside
+    of the region, so a scope is copied on entry.
     """
 
     def __init__(
@@ -178,6 +180,7 @@ class OpWriter:
         self.conversions: list[Conversion] = []
         self.ends: list[Ends] = []
         self.at: ir.Operation | None = None
+        self.summed: set[Carried] = set()
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
         self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
@@ -390,6 +393,7 @@ class OpWriter:
         self._bind(op, loop, layouts, scope)
         for number, each in accumulating.items():
             if each is not None and each.returned in self._accumulated:
+                self.summed.add(Carried(serial_of(op), number))
                 self._sum_behind(op, loop, number, self._accumulated[each.returned], scope)
 
     def _sum_behind(self, op: ir.Operation, loop: ir.Operation, number: int, partial: Axes, scope: Scope) -> None:
@@ -434,8 +438,8 @@ class OpWriter:
         types = [tile_type(each.type, dims, op) for each, dims in zip(block.arguments, taken, strict=True)]
         body = new.regions[number].blocks.append(*types, arg_locs=[own_location(op)] * len(types))
         is_loop = op.name == "stablehlo.while"
-        trips = known_trips_of(op) or ASSUMED_TRIPS if is_loop else 1
-        with self.around.inside_region(new if is_loop else None, body, max(1, trips)), ir.InsertionPoint(body):
+        trips = known_trips_of(op) if is_loop else 1
+        with self.around.inside_region(new if is_loop else None, body, trips), ir.InsertionPoint(body):
             tiles = [Tile(value, dims) for value, dims in zip(body.arguments, taken, strict=True)]
             stablehlo.ReturnOp((yield self._block(block, tiles, scope, given)))
 
@@ -605,6 +609,8 @@ class OpWriter:
         if at is None:
             return False
         value, tile = op.operands[at], scope[op.operands[at]]
+        if op.name == "stablehlo.pad" and self.around.turns * elements(value) < elements(op.results[0]):
+            return False  # what is summed behind the loop would be larger than what its turns sum together
         if not self._is_sum(tile) or not only_user(value) or any(scope[v].partial for v in op.operands if v != value):
             return False
         wanted = self.found.of(op.results[0])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from reshard.synthesis.layouts.mesh import Mesh
 
 from ..hierarchy.varying_axes import VaryingAxes, varying_axes
+from ..ir.loop_trips import ASSUMED_TRIPS
 from ..platform.bindings import ir
 from ..tile_rules.local_rules import Dims
 from ..tile_rules.partly_manual import ManualAxes
@@ -19,11 +20,16 @@ from ..tile_rules.partly_manual import ManualAxes
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """A region of a loop or branch: the new op if it is a loop, its body, and how often the body runs."""
+    """A region of a loop or branch: the new op if it is a loop, its body, and how often the body runs, if known."""
 
     loop: ir.Operation | None
     body: ir.Block
-    trips: int
+    known_trips: int | None
+
+    @property
+    def trips(self) -> int:
+        """Returns how often the body is assumed to run, at least once."""
+        return max(1, ASSUMED_TRIPS if self.known_trips is None else self.known_trips)
 
 
 class Surroundings:
@@ -40,8 +46,9 @@ class Surroundings:
         self._varying: list[VaryingAxes] = []  # of the manual computations
 
     @contextlib.contextmanager
-    def inside_region(self, loop: ir.Operation | None, body: ir.Block, trips: int) -> Iterator[None]:
-        """Inside it, ops are written into the body of a loop, or of a branch, for which `loop` is None."""
+    def inside_region(self, loop: ir.Operation | None, body: ir.Block, trips: int | None) -> Iterator[None]:
+        """Inside it, ops are written into the body of a loop, or of a branch, for which `loop` is None; `trips` is None
+        if nobody knows how often it runs."""
         self._regions.append(_Region(loop, body, trips))
         try:
             yield
@@ -60,9 +67,10 @@ class Surroundings:
             self._regions = inside
 
     @property
-    def runs(self) -> int:
-        """Returns how often in a step what is written here runs."""
-        return math.prod(each.trips for each in self._regions)
+    def runs(self) -> int | None:
+        """Returns how often in a step what is written here runs; None if nobody knows."""
+        trips = [each.known_trips for each in self._regions if each.known_trips is not None]
+        return math.prod(trips) if len(trips) == len(self._regions) else None
 
     @property
     def turns(self) -> int:

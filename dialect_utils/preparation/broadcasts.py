@@ -77,7 +77,8 @@ def join_broadcasts(ops: Iterable[ir.Operation]) -> None:
             continue
         source, target = (ir.RankedTensorType(each.type) for each in (reshape.operands[0], op.results[0]))
         kept = _integers(op.attributes["broadcast_dimensions"])
-        if source.shape != [size if dim in kept else 1 for dim, size in enumerate(target.shape)]:
+        is_dropped = source.shape == [size if dim in kept else 1 for dim, size in enumerate(target.shape)]
+        if not is_dropped or kept != sorted(kept):  # else it transposes, too
             continue
         op.operands[0] = reshape.operands[0]
         op.attributes["broadcast_dimensions"] = ir.DenseI64ArrayAttr.get(list(range(target.rank)))

@@ -34,7 +34,7 @@ def linear_operand(op: ir.Operation) -> int | None:
     if op.name == "stablehlo.pad":
         return 0 if is_neutral(op.operands[1], "sum") else None
     is_one_to_one = op.name in _KEEPS_BYTES or is_unit_sum(op)
-    return 0 if is_one_to_one and _elements(op.operands[0]) == _elements(op.results[0]) else None
+    return 0 if is_one_to_one and elements(op.operands[0]) == elements(op.results[0]) else None
 
 
 def is_unit_sum(op: ir.Operation) -> bool:
@@ -140,7 +140,8 @@ def begins_with_nothing(value: ir.Value, reduction: str = "sum") -> bool:
     return is_neutral(value, reduction)
 
 
-def _elements(value: ir.Value) -> int:
+def elements(value: ir.Value) -> int:
+    """Returns the number of elements of a value of a static shape."""
     return math.prod(ir.RankedTensorType(value.type).shape)
 
 

@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 from reshard.dialect_utils.hierarchy.explicit_collectives import PARTLY_MANUAL
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
+from reshard.dialect_utils.ir.loop_trips import ASSUMED_TRIPS
 from reshard.dialect_utils.ir.ops import LOOPS
 from reshard.dialect_utils.partitioning.local_modules import LOOPS_TOO, UNKNOWN
 from reshard.dialect_utils.platform.bindings import ir
@@ -70,11 +71,11 @@ class TakenOver:
 
     @property
     def _runs(self) -> list[tuple[int, float, bool]]:
-        """Returns how often each change of layout runs in a step, the seconds that it takes, and whether a loop could
-        hold it; rows of other kinds have nothing of this."""
-        keys = ("runs", 1), ("chain_us", 0.0), ("could_be_held", False)
-        rows = (tuple(row.get(key) or none for key, none in keys) for row in self.rows)
-        return [(runs, 1e-6 * us, could_be_held) for runs, us, could_be_held in rows]
+        """Returns how often each change of layout runs in a step, as far as that is known, the seconds that it takes,
+        and whether a loop could hold it."""
+        rows = [row for row in self.rows if row.get("chain_us") is not None]
+        counts = [ASSUMED_TRIPS if row["runs"] is None else row["runs"] for row in rows]
+        return [(runs, 1e-6 * row["chain_us"], row["could_be_held"]) for runs, row in zip(counts, rows, strict=True)]
 
     @property
     def remarks(self) -> tuple[Diagnostic, ...]:

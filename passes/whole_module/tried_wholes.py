@@ -68,12 +68,21 @@ class TriedWholes:
     Args:
       forms: what compiles them. source: returns the module of which they are made, as bytecode.
       pipeline, session: what rewrites sites.
+      holding: forms that were written before, with more in memory while loops run, by what they were written for.
     State: `tried`, in the order in which they were tried.
     """
 
-    def __init__(self, forms: CompiledForms, source: Callable[[], bytes], pipeline: Pipeline, session: Session):
+    def __init__(
+        self,
+        forms: CompiledForms,
+        source: Callable[[], bytes],
+        pipeline: Pipeline,
+        session: Session,
+        holding: dict[tuple[str, int], TakenOver | None] | None = None,
+    ):
         self.forms, self.criterion = forms, forms.criterion
         self._source, self._pipeline, self._session = source, pipeline, session
+        self._holding = {} if holding is None else holding
         self.tried: list[Tried] = []
 
     def add(self, tried: Iterable[Tried]) -> None:
@@ -183,9 +192,7 @@ class TriedWholes:
         for held in dict.fromkeys((_ALL, spare)):
             if not held or fastest.outcome.seconds - fastest.form.holding_saves_s > goal_s:
                 return None
-            progress.at("whole-module check: written per device, for more memory")
-            with self.forms.original.context:
-                form = take_over_holding(fastest.form, held, self._source(), self._pipeline, self._session)
+            form = self._holding_form(fastest.form, held)
             if form is None or fastest.outcome.seconds - fastest.form.chains_s + form.chains_s > goal_s:
                 return None
             self.try_one(form, islands)
@@ -193,6 +200,14 @@ class TriedWholes:
             if not outcome.problem and is_clearly_faster(outcome, islands) and outcome.seconds < goal_s:
                 return self.tried[-1]
         return None
+
+    def _holding_form(self, whole: TakenOver, held: int) -> TakenOver | None:
+        if (whole.form, held) not in self._holding:
+            progress.at("whole-module check: written per device, for more memory")
+            with self.forms.original.context:
+                found = take_over_holding(whole, held, self._source(), self._pipeline, self._session)
+            self._holding[whole.form, held] = found
+        return self._holding[whole.form, held]
 
     def with_less_memory(self, winner: Tried | None, islands: Outcome) -> Tried | None:
         """Returns the form that would be the best one if it needed less memory, with conversions repeated where their

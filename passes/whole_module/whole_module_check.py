@@ -193,6 +193,7 @@ class WholeModuleCheck:
         self.rewritten = original
         self.proposed: Groups = frozenset()
         self._first: dict[str, TakenOver] = {}
+        self._holding: dict[tuple[str, int], TakenOver | None] = {}
         self._numbered: Compiled | None = None
         self._least_local_s: float | None = None
         self.said_importing: tuple[Diagnostic, ...] = ()
@@ -264,7 +265,10 @@ class WholeModuleCheck:
         return self._handed_over_whole(winner, none, wholes, reason=sites, attempts=attempts)
 
     def _wholes(self) -> TriedWholes:
-        return TriedWholes(self.forms, lambda: self._source, self.pipeline, self.session)
+        """Returns the forms that are written per device, none yet; those that were written before sites were planned
+        are written once, unless the layouts of results were not settled then."""
+        written = None if self.replanned.found.open_results else self._holding
+        return TriedWholes(self.forms, lambda: self._source, self.pipeline, self.session, written)
 
     def _first_forms(self) -> list[TakenOver]:
         """Returns the forms to try first, those of least time; compiles the module as it came."""

@@ -50,12 +50,16 @@ def test_a_dimension_that_was_dropped_grows_again(source, dims, target):
     assert split(source, dims, target, joins=True) == [f"broadcast_in_dim {kept}", f"broadcast_in_dim {target}"]
 
 
-def test_a_reshape_that_drops_other_dimensions_stays():
-    module = ir.Module.parse("""func.func @main(%a: tensor<1x8xf32>) -> tensor<8x4xf32> {
-      %0 = stablehlo.reshape %a : (tensor<1x8xf32>) -> tensor<8xf32>
-      %1 = stablehlo.broadcast_in_dim %0, dims = [0] : (tensor<8xf32>) -> tensor<8x4xf32>
-      return %1 : tensor<8x4xf32>
-    }""")
+@pytest.mark.parametrize(
+    "source, dropped, dims, target",
+    [("1x8xf32", "8xf32", "0", "8x4xf32"), ("1x4x4xf32", "4x4xf32", "2, 1", "1x4x4xf32")],
+)
+def test_a_reshape_that_drops_other_dimensions_stays_and_one_before_a_transposition(source, dropped, dims, target):
+    module = ir.Module.parse(f"""func.func @main(%a: tensor<{source}>) -> tensor<{target}> {{
+      %0 = stablehlo.reshape %a : (tensor<{source}>) -> tensor<{dropped}>
+      %1 = stablehlo.broadcast_in_dim %0, dims = [{dims}] : (tensor<{dropped}>) -> tensor<{target}>
+      return %1 : tensor<{target}>
+    }}""")
     before = str(module)
     join_broadcasts([op for op in ops_in(module.operation) if op.name == "stablehlo.broadcast_in_dim"])
     assert str(module) == before

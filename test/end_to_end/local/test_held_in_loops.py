@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is held in memory while a loop runs, so that it is converted or summed once: the values of one device, once."""
 
+import re
 from unittest import mock
 
 import jax
@@ -37,6 +38,10 @@ def _both(mesh, program, args, specs, out, hold: int = ALL):
     with mock.patch.dict(registry.EMISSIONS, {"local": pipeline}):
         result = reshard.optimize(lowered, emit="local")
     return jax.tree.leaves(program(*args)), jax.tree.leaves(result.compile()(*placed)), str(result.module)
+
+
+def _without_places(text: str) -> str:
+    return re.sub(r" ?loc\(.*?\)|^#loc.*$", "", text, flags=re.MULTILINE)
 
 
 def _in_loops(text: str) -> str:
@@ -134,3 +139,47 @@ def test_what_a_branch_takes_is_not_gathered_before_the_loop(mesh):
     wanted, got, text = _both(mesh, _branch, args, (P(EVERY), P(None, EVERY)), P())
     np.testing.assert_array_equal(got[0], wanted[0])
     assert "all_gather" not in text.split("stablehlo.while")[0]
+
+
+def _of_a_few_rows(w, xs):
+    """The gradient of some rows of a table: a part of it in each turn, and zeros."""
+
+    def turn(total, x):
+        return total + jnp.pad(x.T @ x, ((0, 256 - WIDTH), (0, 0))), None
+
+    return lax.scan(turn, w, xs)[0]
+
+
+def test_a_sum_that_padding_makes_larger_than_all_turns_together_is_reduced_in_each_turn(mesh):
+    args = np.zeros((256, WIDTH), np.float32), _numbers(1, TURNS, BATCH, WIDTH)
+    wanted, got, text = _both(mesh, _of_a_few_rows, args, (P(), P(None, EVERY)), P(), hold=0)
+    np.testing.assert_array_equal(got[0], wanted[0])
+    assert re.findall(r"\}\) : \((tensor<.*?>)\) ->", text) == [f"tensor<{WIDTH}x{WIDTH}xf32>"]  # of an all_reduce
+
+
+def test_what_is_added_up_without_partial_sums_is_not_held(mesh):
+    args = _numbers(0, WIDTH, WIDTH), _numbers(1, TURNS, WIDTH, WIDTH)
+
+    def added(start, xs):
+        return lax.scan(lambda total, x: (total + jnp.round(jnp.tanh(x) * 4), None), start, xs)[0]
+
+    def rounded(start, xs):  # not linear in the partial sums
+        return lax.scan(lambda total, x: (total + jnp.round(x.T @ x / 4), None), start, xs)[0]
+
+    for program, batch in ((added, None), (rounded, EVERY)):
+        specs = P(EVERY), P(None, batch)
+        wanted, got, held = _both(mesh, program, args, specs, P(EVERY))
+        np.testing.assert_array_equal(got[0], wanted[0])
+        assert _without_places(held) == _without_places(_both(mesh, program, args, specs, P(EVERY), hold=0)[2])
+
+
+def _twice(w, xs):
+    first = lax.scan(lambda total, x: (total + jnp.sum(jnp.abs(x @ w), 0), None), jnp.zeros(WIDTH), xs)[0]
+    return lax.scan(lambda total, x: (total + jnp.sum(jnp.square(x @ w), 0), None), first, xs)[0]
+
+
+def test_a_tile_that_is_held_serves_the_next_loop_as_well(mesh):
+    args = _numbers(0, WIDTH, WIDTH), _numbers(1, TURNS, 1024, WIDTH)
+    wanted, got, text = _both(mesh, _twice, args, (P(EVERY), P(None, EVERY)), P(), hold=WIDTH * WIDTH * 4)
+    np.testing.assert_array_equal(got[0], wanted[0])
+    assert text.count('"stablehlo.all_gather"') == 1 and "all_gather" not in _in_loops(text)

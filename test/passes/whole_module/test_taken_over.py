@@ -131,8 +131,8 @@ def test_memory_that_a_program_needs_elsewhere_holds_sums_of_its_loops():
 
 
 def test_rows_of_pipelines_and_of_collectives_take_no_part_in_what_loops_repeat():
-    rows = ({"kind": "overlap"}, {"kind": "collective", "runs": None}, {"runs": 4, "chain_us": 2.0}, {"chain_us": None})
-    form = TakenOver(None, rows=(*rows, {"runs": 2, "chain_us": 5.0, "could_be_held": True}))
+    local = [{"runs": 4, "chain_us": 2.0, "could_be_held": False}, {"runs": 2, "chain_us": 5.0, "could_be_held": True}]
+    form = TakenOver(None, rows=({"kind": "overlap"}, {"kind": "collective"}, *local, {"chain_us": None}))
     assert form.chains_s == pytest.approx(18e-6) and form.holding_saves_s == pytest.approx(5e-6)
 
 
