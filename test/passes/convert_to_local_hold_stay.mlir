@@ -5,9 +5,11 @@
 sdy.mesh @mesh = <["x"=4]>
 
 // CHECK-LABEL: func.func public @main(
-// CHECK: stablehlo.custom_call @unknown
 // CHECK: stablehlo.while
-// CHECK: stablehlo.reduce_scatter
+// CHECK-NOT: stablehlo.all_
+// CHECK: stablehlo.return
+// CHECK: stablehlo.all_reduce
+// CHECK: stablehlo.custom_call @unknown
 func.func public @main(%x: tensor<5x16x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}, {}]>}, %w: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
    -> (tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}, tensor<64x64xf32>) {
   %zero = stablehlo.constant dense<0> : tensor<i32>
