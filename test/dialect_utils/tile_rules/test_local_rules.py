@@ -3,8 +3,18 @@
 
 import pytest
 
+from reshard.dialect_utils.emission.mini_modules import bits_of
 from reshard.dialect_utils.platform.bindings import ir, make_context
-from reshard.dialect_utils.tile_rules.local_rules import NotLocal, Rule, Site, elementwise, joined, rule_of, shards
+from reshard.dialect_utils.tile_rules.local_rules import (
+    NotLocal,
+    Rule,
+    Site,
+    bits_held,
+    elementwise,
+    joined,
+    rule_of,
+    shards,
+)
 from reshard.synthesis.layouts.layout import Factor, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
@@ -96,6 +106,30 @@ def test_of_a_dynamic_slice_the_sizes_are_those_of_the_tile():
         ['[{"x"}, {"y"}]'],
     )
     assert rule.operands == (dims('[{"x"}, {}]'), (), ()) and rule.sizes == {"slice_sizes": [2, 4]}
+
+
+@pytest.mark.parametrize(
+    ("ops", "operands", "result", "elements"),
+    [
+        ("%r = stablehlo.dynamic_slice %a, %i, %i, sizes = [2, 4] : (tensor<8x16xf32>, tensor<i32>, tensor<i32>)"
+         " -> tensor<2x4xf32>", ["[{}, {}]", "[]", "[]"], "[{}, {}]", 8 + 2 + 8),
+        ("%r = stablehlo.slice %a [0:8, 0:8] : (tensor<8x16xf32>) -> tensor<8x8xf32>",
+         ['[{"x"}, {}]'], '[{"x"}, {}]', 16 + 16),
+        ("%r = stablehlo.dynamic_update_slice %a, %u, %i, %i : (tensor<8x16xf32>, tensor<2x4xf32>, tensor<i32>,"
+         " tensor<i32>) -> tensor<8x16xf32>", ["[{}, {}]", "[{}, {}]", "[]", "[]"], "[{}, {}]", 8 + 8 + 2 + 8),
+        ("%r = stablehlo.add %a, %a : tensor<8x16xf32>", ['[{"x"}, {}]'] * 2, '[{"x"}, {}]', 3 * 32),
+    ],
+)  # fmt: skip
+def test_an_op_reads_and_writes_the_parts_that_it_takes(ops, operands, result, elements):
+    held = []
+
+    def noted(site: Site) -> Rule:
+        rule = rule_of(site)
+        held.append(bits_held(site, rule, bits_of))
+        return rule
+
+    asked("%u = stablehlo.constant dense<0.0> : tensor<2x4xf32>\n" + ops, operands, [result], noted)
+    assert held == [32 * elements]
 
 
 def test_a_broadcast_splits_no_dimension_of_size_1():

@@ -43,6 +43,14 @@ def test_ops_that_are_linear_and_keep_the_bytes(body, operand):
     assert linear_operand(_parsed(body)) == operand
 
 
+@pytest.mark.parametrize(("value", "operand"), [("0.0", 0), ("1.0", None)])
+def test_a_pad_with_zeros_is_linear(value, operand):
+    body = f"""%c = stablehlo.constant dense<{value}> : tensor<f32>
+    %0 = stablehlo.pad %a, %c, low = [1, 0], high = [0, -1], interior = [0, 1]
+      : ({M}, tensor<f32>) -> tensor<9x6xf32>"""
+    assert linear_operand(_parsed(body)) == operand
+
+
 @pytest.mark.parametrize(("body", "operands"), [
     (f"%0 = stablehlo.multiply %a, %c : {M}", (0,)),
     (f"%0 = stablehlo.multiply %c, %a : {M}", (1,)),
