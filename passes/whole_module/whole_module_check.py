@@ -267,7 +267,7 @@ class WholeModuleCheck:
     def _wholes(self) -> TriedWholes:
         """Returns the forms that are written per device, none yet; those that were written before sites were planned
         are written once, unless the layouts of results were not settled then."""
-        written = None if self.replanned.found.open_results else self._holding
+        written = self._holding if self._first else None
         return TriedWholes(self.forms, lambda: self._source, self.pipeline, self.session, written)
 
     def _first_forms(self) -> list[TakenOver]:
