@@ -1,7 +1,7 @@
 // RUN: %reshard-opt %s --split-input-file --verify-diagnostics --pass-pipeline='builtin.module(assign-layouts)'
 
 // Nothing says on which devices the program is to run.
-// expected-error @+1 {{the module has no mesh; name one, as in mesh=x=4,y=2}}
+// expected-error @+1 {{the module has no mesh; name one, as with the option mesh=x=4,y=2, or --mesh x=4,y=2}}
 module {
   func.func public @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
     return %arg0 : tensor<8x8xf32>
