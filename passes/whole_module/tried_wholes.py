@@ -188,20 +188,29 @@ class TriedWholes:
         if not able or not self.criterion.network.is_known:
             return None
         fastest = min(able, key=lambda each: each.outcome.seconds)
-        spare = self.criterion.spare_bytes(self.forms.stock, present(fastest.outcome.of))
-        for held in dict.fromkeys((_ALL, spare)):
-            if not held or fastest.outcome.seconds - fastest.form.holding_saves_s > goal_s:
-                return None
-            form = self._holding_form(fastest.form, held)
-            if form is None or fastest.outcome.seconds - fastest.form.chains_s + form.chains_s > goal_s:
-                return None
+        for form in self._holding_forms(fastest, goal_s):
             self.try_one(form, islands)
             outcome = self.tried[-1].outcome
             if not outcome.problem and is_clearly_faster(outcome, islands) and outcome.seconds < goal_s:
                 return self.tried[-1]
         return None
 
+    def _holding_forms(self, fastest: Tried, goal_s: float) -> list[TakenOver]:
+        """Returns the fastest form with all held that loops could hold, and with as much as there is memory for, if
+        they may take less than some seconds. The first one is compiled while the other one is written."""
+        saved_s = fastest.form.holding_saves_s
+        if fastest.outcome.seconds - saved_s > goal_s or (all_held := self._holding_form(fastest.form, _ALL)) is None:
+            return []
+        forms = [all_held]
+        spare = self.criterion.spare_bytes(self.forms.stock, present(fastest.outcome.of))
+        if 0 < spare < all_held.held_bytes:
+            self.forms.begin([present(all_held.module)])
+            forms += filter(None, [self._holding_form(fastest.form, spare)])
+        other_s = fastest.outcome.seconds - fastest.form.chains_s
+        return [each for each in forms if other_s + each.chains_s <= goal_s]
+
     def _holding_form(self, whole: TakenOver, held: int) -> TakenOver | None:
+        """Returns a form once more, with up to so many bytes held; None if there is nothing to hold."""
         if (whole.form, held) not in self._holding:
             progress.at("whole-module check: written per device, for more memory")
             with self.forms.original.context:
