@@ -55,10 +55,10 @@ def test_a_terminal_has_a_bar(monkeypatch):
 def test_optimize_says_what_it_is_at(asked, is_told, capsys, monkeypatch):
     def compute(*_) -> Output:
         progress_of_work.at("plan-sites: judging op", 1, 2)
-        time.sleep(0.2)
+        time.sleep(1.0)
         return Output(b"", True)
 
-    monkeypatch.setattr(progress_of_work, "QUIET_S", 0.02)
+    monkeypatch.setattr(progress_of_work, "QUIET_S", 0.5)
     monkeypatch.setattr(child_process, "output", compute)
     monkeypatch.setenv("RESHARD_CACHE", "off")
     reshard.optimize("func.func @main() { return }", progress=asked)
