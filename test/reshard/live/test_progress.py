@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A long redistribution reports its progress, and a short one prints nothing."""
 
+import re
 import time
 from types import SimpleNamespace
 
@@ -58,8 +59,9 @@ def test_optimize_says_what_it_is_at(asked, is_told, capsys, monkeypatch):
         time.sleep(1.0)
         return Output(b"", True)
 
-    monkeypatch.setattr(progress_of_work, "QUIET_S", 0.5)
+    monkeypatch.setattr(progress_of_work, "QUIET_S", 0.3)
     monkeypatch.setattr(child_process, "output", compute)
     monkeypatch.setenv("RESHARD_CACHE", "off")
     reshard.optimize("func.func @main() { return }", progress=asked)
-    assert capsys.readouterr().err == ("reshard: module: plan-sites: judging op 1 of 2, 0 s\n" if is_told else "")
+    told = re.sub(r"\d+ s$", "N s", capsys.readouterr().err, flags=re.MULTILINE)
+    assert told == ("reshard: module: plan-sites: judging op 1 of 2, N s\n" if is_told else "")
