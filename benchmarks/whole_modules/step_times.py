@@ -29,6 +29,7 @@ import functools
 import hashlib
 import json
 import pickle
+import socket
 import statistics
 import sys
 import tempfile
@@ -84,6 +85,12 @@ class Unshaped:
 
     def address(self, rank: int) -> str:
         return "127.0.0.1"
+
+    def free_port(self) -> int:
+        """Returns a port that nobody uses: other processes of this machine may run such a network, too."""
+        with socket.socket() as found:
+            found.bind((self.address(0), 0))
+            return found.getsockname()[1]
 
     def run(self, commands, *, timeout_s: float, environment: Mapping[str, str] | None = None) -> list[str]:
         return run_together(commands, timeout_s=timeout_s, environment=environment)
@@ -238,7 +245,7 @@ def _flops_per_s(testbed) -> float:
 def _run_on(testbed, what: str) -> list[str]:
     """Returns what the worker prints in each process of a network. Raises: Failed."""
     processes = testbed.network.processes
-    ends = str(processes), f"{testbed.address(0)}:{PORT}"
+    ends = str(processes), f"{testbed.address(0)}:{testbed.free_port() if isinstance(testbed, Unshaped) else PORT}"
     commands = [[sys.executable, str(WORKER), what, str(rank), *ends] for rank in range(processes)]
     return testbed.run(commands, timeout_s=TIMEOUT_S, environment=cpu_devices(DEVICES // processes))
 
