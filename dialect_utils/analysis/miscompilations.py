@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
-from ..ir.index_ranges import Range, Ranges
+from ..ir.index_ranges import Ranges, lies_inside
 from ..ir.ops import producer_of, terminator_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
@@ -162,7 +162,7 @@ def _splits_slices(at: AtOp) -> bool:
     sizes = ir.RankedTensorType(at.op.results[0].type).shape
     counts = at.shards(0, is_result=True)
     return any(
-        counts[dim] > 1 and a != b and not _fits(at.ranges.of(at.op.operands[1 + dim]), a - b)
+        counts[dim] > 1 and a != b and not lies_inside(at.ranges.of(at.op.operands[1 + dim]), a - b)
         for dim, (a, b) in enumerate(zip(whole, sizes))
     )
 
@@ -172,13 +172,11 @@ def _loses_updates(at: AtOp) -> bool:
     whole, part = (ir.RankedTensorType(value.type).shape for value in at.op.operands[:2])
     before, after = at.shards(0), at.shards(0, is_result=True)
     return any(
-        max(before[dim], after[dim]) > 1 and b == 1 < a and not _fits(at.ranges.of(at.op.operands[2 + dim]), a - 1)
+        max(before[dim], after[dim]) > 1
+        and b == 1 < a
+        and not lies_inside(at.ranges.of(at.op.operands[2 + dim]), a - 1)
         for dim, (a, b) in enumerate(zip(whole, part))
     )
-
-
-def _fits(start: Range | None, most: int) -> bool:
-    return start is not None and 0 <= start[0] and start[1] <= most
 
 
 def _writes_what_it_reads(at: AtOp) -> bool:

@@ -78,11 +78,11 @@ def difference(expected: np.ndarray, found: np.ndarray, limit: float, least: flo
     return _at_first(off > limit * largest, expected, found, fraction, limit, "")
 
 
-def largest(array: np.ndarray) -> float:
+def largest_magnitude(array: np.ndarray) -> float:
     """Returns the largest finite magnitude of floats or complex numbers; 0 for other arrays.
 
     Example:
-      >>> largest(np.float32([1, -4, np.inf])), largest(np.int32([7]))
+      >>> largest_magnitude(np.float32([1, -4, np.inf])), largest_magnitude(np.int32([7]))
       (4.0, 0.0)
     """
     if array.dtype.kind in "biu" or "int" in array.dtype.name:

@@ -20,7 +20,7 @@ from ..conversions.repeated import without_waiting
 from ..ir.ops import CONSTANTS, blocks_of, ops_in
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import asm_of
-from .array_differences import Difference, difference, largest
+from .array_differences import Difference, difference, largest_magnitude
 from .rounding import Rounding
 
 _PART_LEFT = 2e-6  # of a difference may be left in float64, if it is rounding: 1024 times what float32's would leave
@@ -90,7 +90,7 @@ def is_rounding(
     for was, own, a, b, rounding in zip(before, narrow, expected, found, roundings, strict=True):
         least = _SLACK * Rounding(np.finfo(np.float64).eps, rounding.terms).limit
         left = _PART_LEFT * was.fraction if np.isfinite(was.fraction) else 0.0
-        if not difference(a, b, max(least, left), largest(own)).is_within_limit:
+        if not difference(a, b, max(least, left), largest_magnitude(own)).is_within_limit:
             return False
     return True
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..ir.functions import CALL, FUNCTION, calls_by_name, function_called, is_public, symbol
-from ..ir.index_ranges import Ranges
+from ..ir.index_ranges import Ranges, lies_inside
 from ..ir.ops import CONSTRAINTS, ops_in, owner_of_argument, producer_of, terminator_of
 from ..platform.bindings import ir, stablehlo
 
@@ -80,11 +80,7 @@ def _last_starts(op: ir.Operation) -> list[int]:
 
 def _is_inside(op: ir.Operation, ranges: Ranges) -> bool:
     starts = (ranges.of(op.operands[number]) for number in range(1, len(op.operands)))
-    return all(
-        start is not None and 0 <= start[0] and start[1] <= most
-        for start, most in zip(starts, _last_starts(op), strict=True)
-        if most
-    )
+    return all(not most or lies_inside(start, most) for start, most in zip(starts, _last_starts(op), strict=True))
 
 
 def _behind(value: ir.Value, calls: dict[str, list[ir.Operation]]) -> Iterator[ir.Operation]:

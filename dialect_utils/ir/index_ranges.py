@@ -22,6 +22,11 @@ Range = tuple[int, int]  # the least and the largest number
 _DEEPEST = 64  # ops behind one another that are looked at
 
 
+def lies_inside(start: Range | None, most: int) -> bool:
+    """Returns whether a start is known to lie between 0 and `most`, both inclusive."""
+    return start is not None and 0 <= start[0] and start[1] <= most
+
+
 @dataclass(slots=True)
 class Ranges:
     """The ranges of values, each found once. The module must not change meanwhile.

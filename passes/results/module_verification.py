@@ -20,7 +20,7 @@ import numpy as np
 
 from reshard.dialect_utils.analysis import layout_check
 from reshard.dialect_utils.compare import instrumented as watched_modules
-from reshard.dialect_utils.compare.array_differences import Difference, difference, largest
+from reshard.dialect_utils.compare.array_differences import Difference, difference, largest_magnitude
 from reshard.dialect_utils.compare.instrumented import ARGUMENT, OPERAND, RESULT, Key, NoUnshardedForm, WatchedOp
 from reshard.dialect_utils.compare.rounding import Rounding, ops_behind, rounding_of, roundings_of_results
 from reshard.dialect_utils.compare.widened import is_rounding, widened, widened_inputs
@@ -472,12 +472,12 @@ class _Search:
 
     def _largest_terms(self, op: WatchedOp, values: Mapping[Key, np.ndarray]) -> float:
         """Returns the magnitude of what an op adds up, at most: its terms may cancel, their rounding stays. 0 for an op
-        that adds nothing."""
-        if op.number not in self.sums | self.products:
-            return 0.0
+        that adds nothing, or a product of which not both sides were seen."""
         keys = [Key(OPERAND, op.number, number) for number in range(len(op.sources))]
-        found = [largest(values[key]) for key in keys if key in values]
-        return math.prod(found) if op.number in self.products else max(found, default=0.0)
+        found = [largest_magnitude(values[key]) for key in keys if key in values]
+        if op.number in self.products and len(found) == len(keys):
+            return math.prod(found)
+        return max(found, default=0.0) if op.number in self.sums else 0.0
 
 
 def _windows(ops: Sequence[WatchedOp]) -> Iterator[list[WatchedOp]]:
