@@ -21,14 +21,17 @@ MICROBATCHES = 4
 
 
 def accumulated_gpt(mesh: Mesh, size: str) -> Setup:
-    """Sets up one step of Adam, from the mean gradient of all microbatches; weights and moments are donated."""
+    """Sets up one step of Adam, from the mean gradient of all microbatches; weights and moments are donated.
+
+    A microbatch has at least a row for each device, and the same rows on all meshes of up to eight.
+    """
     c = CONFIGS[size]
     optimizer = optax.adam(1e-3)
     step = partial(_train_step, optimizer)
 
     def values():
         weights = weights_of(c)
-        tokens = integers(3, c.vocabulary, MICROBATCHES, max(c.batch, mesh.size), c.length + 1)
+        tokens = integers(3, c.vocabulary, MICROBATCHES, max(c.batch, 8, mesh.size), c.length + 1)
         return weights, optimizer.init(weights), tokens
 
     weights, state, _ = jax.eval_shape(values)
