@@ -147,23 +147,23 @@ def _fft(mesh: Mesh) -> Setup:
     return Setup(jax.jit(jnp.fft.fft, out_shardings=split), lambda: (normal(0, 64, 512),), (split,))
 
 
-@_pattern(64 * 128 * F32 * (N - 1) // N + 64 * F32 * (N - 1) // N)
+@_pattern(512 * 1024 * F32 * (N - 1) // N + 512 * F32 * (N - 1) // N)
 def _embedding(mesh: Mesh) -> Setup:
     """Rows looked up in a table split by row, results split by batch: indices gathered, results reduce-scattered."""
     split = layout(mesh, "x")
     function = jax.jit(lambda table, ids: table[ids], out_shardings=split)
-    return Setup(function, lambda: (normal(0, 4096, 128), integers(1, 4096, 64)), (split, split))
+    return Setup(function, lambda: (normal(0, 4096, 1024), integers(1, 4096, 512)), (split, split))
 
 
-@_pattern(64 * 128 * F32 * (N - 1) // N + 64 * F32 * (N - 1) // N)
+@_pattern(512 * 1024 * F32 * (N - 1) // N + 512 * F32 * (N - 1) // N)
 def _embedding_gradient(mesh: Mesh) -> Setup:
     """The gradient of a lookup, the table split by row: indices and rows gathered, each device adds up its own."""
     split = layout(mesh, "x")
 
     def gradient(rows, ids):
-        return jnp.zeros((4096, 128)).at[ids].add(rows)
+        return jnp.zeros((4096, 1024)).at[ids].add(rows)
 
-    return Setup(jax.jit(gradient, out_shardings=split), lambda: (normal(0, 64, 128), integers(1, 4096, 64)), split)
+    return Setup(jax.jit(gradient, out_shardings=split), lambda: (normal(0, 512, 1024), integers(1, 4096, 512)), split)
 
 
 def _decode(mesh: Mesh, cache) -> Setup:

@@ -43,6 +43,7 @@ from ..platform.typed import present
 from ..preparation.broadcasts import join_broadcasts
 from ..preparation.inlining import inline_calls, remove_call_barriers
 from ..preparation.prepared_clone import prepare
+from ..preparation.scatter_windows import insert_unit_windows
 from ..preparation.serials import own_location, serial_of, tagged_clone
 from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr, sharding_to_attr
 from ..shardings.value_layouts import result_layouts, stated_arguments, stated_results
@@ -111,11 +112,13 @@ def convert(
       keeps_sums: whether sums that the program itself has, in manual computations, stay in their order.
       first: the number of the first conversion; those before it are of chains that the module has already.
       planning: options of `plan` for the changes of layout: `objective`, `topology`, `memory_limit`.
-    Raises: DiagnosedError at the first op that does not run on tiles and is not left; the module is then unchanged.
+    Raises: DiagnosedError at the first op that does not run on tiles and is not left; the module is then unchanged, but
+      for the form of its scatters.
     """
     if not module_meshes(module):
         return Written()
     how = How(platform, planning, compares_products, release_bytes, hold_bytes, keeps_sums)
+    insert_unit_windows(module)
     try:
         return _convert(module, stay, how, first)
     except DiagnosedError:

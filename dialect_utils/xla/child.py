@@ -103,7 +103,8 @@ class Compiled:
       peak_memory_bytes: the compiler's own number; on TPUs it includes VMEM, the memory on the chip, and temp_bytes
         does not.
       estimated_seconds: the time by the compiler's schedule, see `schedule_estimates`; None if the schedule has none.
-      lacks_estimate: whether another compilation, which `XlaChild.estimated` starts, may give estimated_seconds.
+      lacks_estimate: whether another compilation, which `XlaChild.estimated` starts, may give other estimated_seconds:
+        those of a schedule with asynchronous ops, for comparison with a program that has none by itself.
     """
 
     status: str
@@ -142,6 +143,11 @@ class Compiled:
     @property
     def is_ok(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def has_estimate(self) -> bool:
+        """Returns whether the compiler estimates the program as it runs, so that no other compilation is needed."""
+        return self.lacks_estimate and self.estimated_seconds is not None
 
     @property
     def costs(self) -> Costs:

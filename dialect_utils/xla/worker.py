@@ -50,9 +50,9 @@ _MANY = 8  # so many small modules are compiled faster in two forks than one aft
 _REFUSAL, _SECONDS, _STDERR, _REPLY = "refusal", "seconds", "stderr", "reply"
 
 _SCHEDULE_OPTIONS = {"xla_dump_latency_hiding_schedule": True}
-# TPU's scheduler writes its estimate of the time only for a program with an asynchronous op. So a program is compiled a
-# second time with this option, for the estimate alone, because the option changes the memory that a program needs. All
-# programs are estimated in this way, so that two of them can be compared.
+# TPU's scheduler writes its estimate of the time only for a program with an asynchronous op. A program without one may
+# be compiled a second time with this option, for the estimate alone, because the option changes the memory that a
+# program needs. Two programs can be compared if both are estimated in the same way.
 _ASYNC_OPTIONS = {"tpu": {"xla_tpu_enable_async_all_to_all": True}}
 # What compilers say of an option that they do not know, or whose value they cannot read.
 _BAD_OPTION = re.compile(
@@ -385,7 +385,7 @@ def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
         final_text = executable.hlo_modules()[0].to_string()
         hlo_text = _partitioned_hlo(Path(dump_dir)) or final_text
         propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
-        schedule = None if target.platform in _ASYNC_OPTIONS else _schedule(Path(dump_dir))
+        schedule = _schedule(Path(dump_dir))
     traffic = _traffic(hlo_text)
     return {
         **traffic,

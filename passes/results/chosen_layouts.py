@@ -295,7 +295,8 @@ class _Contest:
         asked = {"compiles": True, "value_bytes": None, "distrust": doubt}
         handed = checks.run_and_checked(laid_out.parse, run, pipeline, own, **asked)
         compiled = own.results.checks[-1].ours if own.results.checks else self._compiled(handed)
-        compiled = self._child.estimated(compiled, str(handed), self._devices, self._target)
+        if not self._stock.has_estimate:
+            compiled = self._child.estimated(compiled, str(handed), self._devices, self._target)
         return _Chosen(handed, laid_out, own, compiled, self._criterion.outcome(self._stock, compiled, 0))
 
     def _compiled(self, module: ir.Module) -> Compiled:

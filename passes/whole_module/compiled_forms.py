@@ -172,10 +172,11 @@ class CompiledForms:
     def estimated(self, outcome: Outcome, module: ir.Module, sites: int, best: Outcome) -> Outcome:
         """Returns an outcome with the compiler's estimate if it is the best one but for it.
 
-        An estimate takes another compilation. It is not asked for if stock's program has none to compare it with.
+        If stock's program has an estimate as it runs, that of a form counts from the first. Else both take another
+        compilation, and a form is not asked for it if stock's program has none even then.
         """
         compiled = outcome.of
-        if compiled is None or not compiled.lacks_estimate or not is_better(outcome, best):
+        if compiled is None or not compiled.lacks_estimate or self.stock.has_estimate or not is_better(outcome, best):
             return outcome
         self.stock = self.child.estimated(self.stock, self._text(self.original), devices_of(self.original), self.target)
         if self.stock.is_ok and self.stock.estimated_seconds is None:

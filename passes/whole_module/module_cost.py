@@ -188,10 +188,11 @@ def _memory(stock: Compiled, ours: Compiled, counts_arguments: bool = False) -> 
 
 
 def estimates_us(stock: Compiled, ours: Compiled) -> tuple[float, float]:
-    """Returns both of the compiler's time estimates in us; zeros if one is missing."""
-    if stock.estimated_seconds is None or ours.estimated_seconds is None:
+    """Returns both of the compiler's time estimates in us; zeros if one is missing or made in another way."""
+    then, now = stock.estimated_seconds, ours.estimated_seconds
+    if then is None or now is None or stock.lacks_estimate != ours.lacks_estimate:
         return 0.0, 0.0
-    return round(stock.estimated_seconds * 1e6, 1), round(ours.estimated_seconds * 1e6, 1)
+    return round(then * 1e6, 1), round(now * 1e6, 1)
 
 
 def _final_bytes(stock: Compiled, ours: Compiled) -> tuple[int, int]:
@@ -234,9 +235,10 @@ def is_clearly_faster(whole: Outcome, islands: Outcome) -> bool:
     second witness: the estimate of the target's own compiler."""
     if islands.problem or whole.seconds <= (1 - LEAST_GAIN_OF_WHOLE) * islands.seconds:
         return True
-    mine, theirs = (each.of and each.of.estimated_seconds for each in (whole, islands))
-    is_confirmed = mine is not None and theirs is not None and mine <= (1 - LEAST_GAIN_CONFIRMED) * theirs
-    return is_confirmed and whole.seconds < islands.seconds
+    if whole.of is None or islands.of is None or whole.seconds >= islands.seconds:
+        return False
+    theirs, mine = estimates_us(islands.of, whole.of)
+    return 0 < mine <= (1 - LEAST_GAIN_CONFIRMED) * theirs
 
 
 def compared(rewritten: Outcome, left: Outcome, so: str = "with the rewrite", not_so: str = "without") -> str:

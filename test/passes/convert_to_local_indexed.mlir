@@ -112,3 +112,25 @@ func.func @update_without_elements(%a: tensor<8x16xf32> {sdy.sharding = #sdy.sha
   %0 = stablehlo.dynamic_update_slice %a, %u, %i, %i : (tensor<8x16xf32>, tensor<0x16xf32>, tensor<i32>, tensor<i32>) -> tensor<8x16xf32>
   return %0 : tensor<8x16xf32>
 }
+
+// -----
+
+// The windows have size 1 along the dimension that the indices point into: they lose it.
+
+sdy.mesh @mesh = <["x"=2, "y"=4]>
+
+// CHECK-LABEL: func.func @sum_of_columns_with_windows_of_one_element(
+// CHECK-NOT: all_gather
+// CHECK: "stablehlo.scatter"({{.*}}update_window_dims = [0], inserted_window_dims = [1]
+// CHECK: (tensor<4x64xf32>, tensor<4x1xi32>, tensor<4x4xf32>) -> tensor<4x64xf32>
+// CHECK-NOT: all_gather
+func.func @sum_of_columns_with_windows_of_one_element(%table: tensor<8x256xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>},
+    %columns: tensor<4x1xi32>, %updates: tensor<8x4x1xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}]>})
+    -> (tensor<8x256xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>}) {
+  %0 = "stablehlo.scatter"(%table, %columns, %updates) <{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [0, 2], scatter_dims_to_operand_dims = [1], index_vector_dim = 1>}> ({
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %1 = stablehlo.add %p, %q : tensor<f32>
+    stablehlo.return %1 : tensor<f32>
+  }) : (tensor<8x256xf32>, tensor<4x1xi32>, tensor<8x4x1xf32>) -> tensor<8x256xf32>
+  return %0 : tensor<8x256xf32>
+}

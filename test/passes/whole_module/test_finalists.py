@@ -192,6 +192,17 @@ def test_an_estimate_is_asked_for_where_it_may_be_against_the_best_form(seconds,
     assert check.stock.estimated_seconds == check.ours.estimated_seconds == seconds
 
 
+def test_an_estimate_of_the_program_as_it_runs_takes_no_other_compilation():
+    compiler = CompilerWithEstimates(lambda module: 1.0)
+    compiler.make = lambda compiled, number: dataclasses.replace(
+        compiled, lacks_estimate=True, estimated_seconds=1.5 if number == 1 else 1.0
+    )
+    module, session = run(compiler, emit="manual")
+    (check,) = session.results.checks
+    assert not compiler.estimates and islands(module) == 1 and check.is_rewritten
+    assert "the compiler's own estimate in us" in check.dropped[0][1]
+
+
 def test_where_the_estimate_is_against_the_best_form_others_are_tried():
     compiler = CompilerWithEstimates(lambda module: 1.5 if islands(module) == 2 else 1.0)
     module, session = run(compiler, emit="manual")

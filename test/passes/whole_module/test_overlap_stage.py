@@ -66,7 +66,7 @@ class Child:
         if not compiled.lacks_estimate:
             return compiled
         found = self.answer(module) if callable(self.answer) else self.answer
-        return dataclasses.replace(compiled, estimated_seconds=found.estimated_seconds)
+        return dataclasses.replace(compiled, estimated_seconds=found.estimated_seconds, lacks_estimate=False)
 
 
 def run(answer, pipeline: str = "reshard", topology: str = "v5e:2x2", text: str = MODULE, effort: int = 1):

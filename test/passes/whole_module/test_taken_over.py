@@ -451,10 +451,21 @@ def test_a_module_is_taken_over_only_if_it_is_faster_by_more_than_the_model_may_
 
 @pytest.mark.parametrize(
     "seconds, estimates, taken",
-    [(0.95, (0.9, 1.0), True), (0.95, (0.995, 1.0), False), (1.01, (0.9, 1.0), False), (0.95, (0.9, None), False)],
+    [
+        (0.95, (Compiled("ok", estimated_seconds=0.9), Compiled("ok", estimated_seconds=1.0)), True),
+        (0.95, (Compiled("ok", estimated_seconds=0.995), Compiled("ok", estimated_seconds=1.0)), False),
+        (1.01, (Compiled("ok", estimated_seconds=0.9), Compiled("ok", estimated_seconds=1.0)), False),
+        (0.95, (Compiled("ok", estimated_seconds=0.9), Compiled("ok")), False),
+        (
+            0.95,
+            (Compiled("ok", estimated_seconds=0.9, lacks_estimate=True), Compiled("ok", estimated_seconds=1.0)),
+            False,
+        ),
+    ],
+    ids=("shorter", "hardly shorter", "longer by our model", "stock has none", "made in another way"),
 )
 def test_an_estimate_of_the_compiler_takes_the_place_of_the_margin(seconds, estimates, taken):
-    mine, theirs = (SimpleNamespace(estimated_seconds=each) for each in estimates)
+    mine, theirs = estimates
     whole, islands = Outcome("", seconds, (), mine), Outcome("", 1.0, (), theirs)
     assert is_clearly_faster(whole, islands) is taken
 

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scatters lose windows of size 1 along the dimensions that indices point into, and write what they wrote before."""
+
+import numpy as np
+import pytest
+
+from reshard.dialect_utils.ir.ops import ops_in
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.preparation.scatter_windows import insert_unit_windows
+from reshard.dialect_utils.xla.child import shared_child
+
+ADDED = """^bb0(%p: tensor<i32>, %q: tensor<i32>):
+      %s = stablehlo.add %p, %q : tensor<i32>
+      stablehlo.return %s : tensor<i32>"""
+# What it is, the operand, the indices, the updates, and the numbers of dimensions before and after.
+KEPT = [
+    pytest.param(
+        "4x16", "3x5x1", "4x3x5x1",
+        "update_window_dims = [0, 3], scatter_dims_to_operand_dims = [1], index_vector_dim = 2",
+        "update_window_dims = [0], inserted_window_dims = [1], scatter_dims_to_operand_dims = [1],"
+        " index_vector_dim = 2",
+        id="columns",
+    ),
+    pytest.param(
+        "16x4", "7x1", "1x4x7",
+        "update_window_dims = [0, 1], scatter_dims_to_operand_dims = [0], index_vector_dim = 1",
+        "update_window_dims = [0], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0],"
+        " index_vector_dim = 1",
+        id="rows, windows first",
+    ),
+    pytest.param(
+        "2x3x16x4", "2x3x6x1", "2x3x6x1x4",
+        "update_window_dims = [3, 4], input_batching_dims = [0, 1], scatter_indices_batching_dims = [0, 1],"
+        " scatter_dims_to_operand_dims = [2], index_vector_dim = 3",
+        "update_window_dims = [3], inserted_window_dims = [2], input_batching_dims = [0, 1],"
+        " scatter_indices_batching_dims = [0, 1], scatter_dims_to_operand_dims = [2], index_vector_dim = 3",
+        id="batches",
+    ),
+    pytest.param(
+        "12x16x4", "9x2", "9x1x4",
+        "update_window_dims = [1, 2], inserted_window_dims = [1], scatter_dims_to_operand_dims = [1, 0],"
+        " index_vector_dim = 1",
+        "update_window_dims = [1], inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [1, 0],"
+        " index_vector_dim = 1",
+        id="two dimensions, one inserted already",
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def context():
+    with make_context() as made, ir.Location.unknown(made):
+        yield made
+
+
+def scatter(operand: str, indices: str, updates: str, numbers: str, unused: str = "") -> ir.Module:
+    types = f"tensor<{operand}xi32>, tensor<{indices}xi32>, tensor<{updates}xi32>"
+    return ir.Module.parse(f"""
+    module attributes {{mhlo.num_partitions = 1 : i32}} {{
+    func.func public @main(%a: tensor<{operand}xi32>, %i: tensor<{indices}xi32>, %u: tensor<{updates}xi32>)
+        -> tensor<{operand}xi32> {{
+      %0 = "stablehlo.scatter"(%a, %i, %u) <{{scatter_dimension_numbers = #stablehlo.scatter<{numbers}>}}> ({{
+        {ADDED}
+      }}) : ({types}) -> tensor<{operand}xi32>
+      return %0 : tensor<{operand}xi32>
+    }}}}""")
+
+
+@pytest.mark.parametrize("operand, indices, updates, numbers, after", KEPT)
+def test_windows_of_one_element_are_inserted_and_nothing_else_changes(operand, indices, updates, numbers, after):
+    module = scatter(operand, indices, updates, numbers)
+    before, random = str(module), np.random.default_rng(0)
+    assert insert_unit_windows(module) == 1
+    assert module.operation.verify()
+    assert f"#stablehlo.scatter<{after}>" in str(module)
+    assert insert_unit_windows(module) == 0
+    shapes = [tuple(map(int, each.split("x"))) for each in (operand, indices, updates)]
+    inputs = [random.integers(-2, 18, shape, dtype=np.int32) for shape in shapes]  # some point outside
+    ran = [shared_child().run(each, inputs, 1) for each in (before, str(module))]
+    assert [each.status for each in ran] == ["ok", "ok"]
+    np.testing.assert_array_equal(ran[0].outputs[0], ran[1].outputs[0])
+    assert (ran[0].outputs[0] != inputs[0]).any()
+
+
+@pytest.mark.parametrize(
+    "updates, numbers",
+    [
+        ("4x3x2", "update_window_dims = [0, 2], scatter_dims_to_operand_dims = [1], index_vector_dim = 1"),
+        ("1x3", "update_window_dims = [0], inserted_window_dims = [1], scatter_dims_to_operand_dims = [1],"
+         " index_vector_dim = 1"),
+    ],
+    ids=("of two elements", "along another dimension"),
+)  # fmt: skip
+def test_other_windows_stay(updates, numbers):
+    module = scatter("4x16", "3x1", updates, numbers)
+    before = str(module)
+    assert insert_unit_windows(module) == 0 and str(module) == before
+
+
+def test_a_reshape_that_adds_the_dimension_is_taken_back():
+    module = ir.Module.parse("""
+    func.func public @main(%a: tensor<4x16xi32>, %b: tensor<4x16xi32>, %i: tensor<3x1xi32>, %u: tensor<4x3xi32>)
+        -> (tensor<4x16xi32>, tensor<4x16xi32>) {
+      %v = stablehlo.reshape %u : (tensor<4x3xi32>) -> tensor<4x3x1xi32>
+      %0:2 = "stablehlo.scatter"(%a, %b, %i, %v, %v) <{scatter_dimension_numbers = #stablehlo.scatter<
+          update_window_dims = [0, 2], scatter_dims_to_operand_dims = [1], index_vector_dim = 1>}> ({
+        ^bb0(%p: tensor<i32>, %r: tensor<i32>, %q: tensor<i32>, %t: tensor<i32>):
+        stablehlo.return %q, %t : tensor<i32>, tensor<i32>
+      }) : (tensor<4x16xi32>, tensor<4x16xi32>, tensor<3x1xi32>, tensor<4x3x1xi32>, tensor<4x3x1xi32>)
+          -> (tensor<4x16xi32>, tensor<4x16xi32>)
+      return %0#0, %0#1 : tensor<4x16xi32>, tensor<4x16xi32>
+    }""")
+    assert insert_unit_windows(module) == 1 and module.operation.verify()
+    (op,) = (op for op in ops_in(module.operation) if op.name == "stablehlo.scatter")
+    given = module.body.operations[0].regions[0].blocks[0].arguments[3]
+    assert [op.operands[at] for at in (3, 4)] == [given, given]
