@@ -38,6 +38,7 @@ from reshard.dialect_utils.platform.bindings import ir, make_context  # noqa: E4
 from reshard.dialect_utils.platform.typed import present  # noqa: E402
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChild  # noqa: E402
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError, compiler_version, missing_compiler  # noqa: E402
+from reshard.dialect_utils.xla.schedule_estimates import shown_estimates  # noqa: E402
 from reshard.passes.driver.base import RunOptions, Session  # noqa: E402
 from reshard.passes.driver.pipeline import Pipeline  # noqa: E402
 from reshard.passes.results.checks import checked  # noqa: E402
@@ -282,18 +283,22 @@ def measured(name: str, mesh: str, text: str, target: Target, emit: str, policy:
         sum(bool(row.get("is_rewritten")) for row in each)
         for each in ([row for row in rows if row["kind"] != "overlap"], pipelines)
     )
-    stock, ours = side_of(check.stock, target), side_of(check.ours, target)
+    stock, ours = sides_of(check.stock, check.ours, target)
     left = tuple(f"{_numbered(sites)}: {problem}" for sites, problem in check.dropped)
     sites = len(rows) - len(pipelines)
     return Row(name, str(target), mesh, sites, rewritten, stock, ours, left, seconds, "", overlapped, check.attempts)
 
 
-def side_of(compiled: Compiled, target: Target) -> Side:
-    """Returns the numbers of what a target's compiler makes of a module."""
+def sides_of(stock: Compiled, ours: Compiled, target: Target) -> tuple[Side, Side]:
+    """Returns the numbers of what a target's compiler makes of two forms of a module."""
+    estimates = shown_estimates(stock, ours)
+    return _side_of(stock, target, estimates[0]), _side_of(ours, target, estimates[1])
+
+
+def _side_of(compiled: Compiled, target: Target, estimate: float | None) -> Side:
     if not compiled.is_ok:
         return Side(_shortened(f"{compiled.status}: {compiled.message}"))
     modelled = SiteNetwork(of_target(target)).final_time_of(compiled, target.devices)
-    estimate = compiled.estimated_seconds
     return Side(
         received=compiled.bytes_received,
         final_received=None if compiled.final_unpriced else compiled.final_bytes_received,

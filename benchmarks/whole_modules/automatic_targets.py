@@ -138,7 +138,7 @@ def _compared(entry: Program, target: Target, size: str, options: argparse.Names
         return Pair(annotated, None, problem=str(error).splitlines()[0], limit=options.limit)
     best = choice.best
     faster = best.stock if best.stock_s < best.ours_s else best.ours
-    stock, ours = (ahead_of_time.side_of(present(each), target) for each in (best.stock, faster))
+    stock, ours = ahead_of_time.sides_of(present(best.stock), present(faster), target)
     found = Row(entry.name, str(target), mesh_text(best.mesh), stock=stock, ours=ours)
     return Pair(annotated, found, time.perf_counter() - start_s, limit=options.limit)
 

@@ -11,5 +11,6 @@ __all__ = [
     "hlo_walk",
     "hlo_work",
     "rematerialization_warnings",
+    "schedule_estimates",
     "worker",
 ]

@@ -102,9 +102,10 @@ class Compiled:
         slices of a TPU, traffic is send and recv there and counts as unpriced.
       peak_memory_bytes: the compiler's own number; on TPUs it includes VMEM, the memory on the chip, and temp_bytes
         does not.
-      estimated_seconds: the time by the compiler's schedule, see `schedule_estimates`; None if the schedule has none.
-      lacks_estimate: whether another compilation, which `XlaChild.estimated` starts, may give other estimated_seconds:
-        those of a schedule with asynchronous ops, for comparison with a program that has none by itself.
+      scheduled_seconds: the time by the compiler's schedule, see `schedule_estimates`; None if the schedule has none.
+      estimated_seconds: the same; for a compiler that may need another option to write a schedule, the time by a
+        schedule of the program with that option.
+      lacks_estimate: whether another compilation, which `XlaChild.estimated` starts, may give estimated_seconds.
     """
 
     status: str
@@ -137,17 +138,13 @@ class Compiled:
     final_work: "tuple[LocalWork, ...]" = ()
     final_hidden: "tuple[Hidden, ...]" = ()
     peak_memory_bytes: int | None = None
+    scheduled_seconds: float | None = None
     estimated_seconds: float | None = None
     lacks_estimate: bool = False
 
     @property
     def is_ok(self) -> bool:
         return self.status == "ok"
-
-    @property
-    def has_estimate(self) -> bool:
-        """Returns whether the compiler estimates the program as it runs, so that no other compilation is needed."""
-        return self.lacks_estimate and self.estimated_seconds is not None
 
     @property
     def costs(self) -> Costs:

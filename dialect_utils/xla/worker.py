@@ -50,9 +50,9 @@ _MANY = 8  # so many small modules are compiled faster in two forks than one aft
 _REFUSAL, _SECONDS, _STDERR, _REPLY = "refusal", "seconds", "stderr", "reply"
 
 _SCHEDULE_OPTIONS = {"xla_dump_latency_hiding_schedule": True}
-# TPU's scheduler writes its estimate of the time only for a program with an asynchronous op. A program without one may
-# be compiled a second time with this option, for the estimate alone, because the option changes the memory that a
-# program needs. Two programs can be compared if both are estimated in the same way.
+# TPU's scheduler writes its estimate of the time only for a program with an asynchronous op. A program without one, and
+# what is compared with it, may be compiled a second time with this option, for the estimate alone, because the option
+# changes the memory that a program needs.
 _ASYNC_OPTIONS = {"tpu": {"xla_tpu_enable_async_all_to_all": True}}
 # What compilers say of an option that they do not know, or whose value they cannot read.
 _BAD_OPTION = re.compile(
@@ -387,12 +387,14 @@ def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
         propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
         schedule = _schedule(Path(dump_dir))
     traffic = _traffic(hlo_text)
+    scheduled = _seconds(target, schedule, traffic["bytes_received"])
     return {
         **traffic,
         **_memory(executable),
         **_final_traffic(final_text),
         "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
-        "estimated_seconds": _seconds(target, schedule, traffic["bytes_received"]),
+        "scheduled_seconds": scheduled,
+        "estimated_seconds": None if target.platform in _ASYNC_OPTIONS else scheduled,
         "lacks_estimate": target.platform in _ASYNC_OPTIONS,
         "input_shardings": _canonical(compat.parameter_shardings(executable, len(main.inputs))),
         "output_shardings": _canonical(compat.output_shardings(executable, len(main.results))),

@@ -28,6 +28,7 @@ from reshard.dialect_utils.ir.ops import CONSTANTS, CONSTRAINTS
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla import child as xla_child
+from reshard.dialect_utils.xla.schedule_estimates import comparable_estimates
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import ASSIGNMENT, AUTO, GIVEN
@@ -295,7 +296,7 @@ class _Contest:
         asked = {"compiles": True, "value_bytes": None, "distrust": doubt}
         handed = checks.run_and_checked(laid_out.parse, run, pipeline, own, **asked)
         compiled = own.results.checks[-1].ours if own.results.checks else self._compiled(handed)
-        if not self._stock.has_estimate:
+        if comparable_estimates(self._stock, compiled) is None:
             compiled = self._child.estimated(compiled, str(handed), self._devices, self._target)
         return _Chosen(handed, laid_out, own, compiled, self._criterion.outcome(self._stock, compiled, 0))
 

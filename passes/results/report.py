@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.xla.child import Compiled, KindCount
+from reshard.dialect_utils.xla.schedule_estimates import shown_estimates
 from reshard.passes.driver.base import Session
 from reshard.passes.results import site_table
 from reshard.passes.results.summed_remarks import reasons, skipped_text
@@ -175,6 +176,7 @@ def _value_check_text(check: ValuesCheck) -> str:
 
 
 def _ahead_of_time_lines(check: Check, target: Target) -> list[str]:
+    check = _with_estimates(check)
     title = f"whole module, compiled for {target}, modelled on {_network_text(check)} (us, bytes per device):"
     lines = [title, _side_by_side(check, _MEMORY_COLUMNS)]
     lines += ["  right after partitioning:", _side_by_side(check, _TRAFFIC_COLUMNS)]
@@ -186,6 +188,13 @@ def _ahead_of_time_lines(check: Check, target: Target) -> list[str]:
         forms = f"{counted(check.promised, 'form')} of the module"
         lines.append(f"  searched: {forms} as XLA partitions them, {check.attempts} compiled for the target")
     return lines
+
+
+def _with_estimates(check: Check) -> Check:
+    """Returns a check whose programs have estimates that were made in the same way, if there are such."""
+    then, now = shown_estimates(check.stock, check.ours)
+    stock, ours = replace(check.stock, estimated_seconds=then), replace(check.ours, estimated_seconds=now)
+    return replace(check, stock=stock, ours=ours)
 
 
 _ESTIMATED_BY = {
@@ -274,6 +283,7 @@ def _check_dict(check: Check) -> dict:
         return found | _ahead_of_time_costs(compiled) if is_ahead_of_time else found
 
     is_ahead_of_time = check.target is not None and check.target.is_ahead_of_time
+    check = _with_estimates(check) if is_ahead_of_time else check
     target = {"target": str(check.target)} if is_ahead_of_time else {}
     dropped = [{"sites": list(sites), "problem": problem} for sites, problem in check.dropped]
     added = [{"sites": list(sites), "reason": reason} for sites, reason in check.added]

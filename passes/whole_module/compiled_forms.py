@@ -14,6 +14,7 @@ from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import Compiled, CompileRequest
 from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.dialect_utils.xla.schedule_estimates import comparable_estimates
 from reshard.passes.whole_module.joint_choice import Groups, Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
 from reshard.passes.whole_module.site_groups import Group
@@ -172,11 +173,13 @@ class CompiledForms:
     def estimated(self, outcome: Outcome, module: ir.Module, sites: int, best: Outcome) -> Outcome:
         """Returns an outcome with the compiler's estimate if it is the best one but for it.
 
-        If stock's program has an estimate as it runs, that of a form counts from the first. Else both take another
-        compilation, and a form is not asked for it if stock's program has none even then.
+        If the schedules of both programs say how long they take, that counts from the first. Else both take another
+        compilation, and a form is not asked for it if stock's program has no estimate even then.
         """
         compiled = outcome.of
-        if compiled is None or not compiled.lacks_estimate or self.stock.has_estimate or not is_better(outcome, best):
+        if compiled is None or not compiled.lacks_estimate or not is_better(outcome, best):
+            return outcome
+        if comparable_estimates(self.stock, compiled) is not None:
             return outcome
         self.stock = self.child.estimated(self.stock, self._text(self.original), devices_of(self.original), self.target)
         if self.stock.is_ok and self.stock.estimated_seconds is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla.child import Compiled
+from reshard.dialect_utils.xla.schedule_estimates import comparable_estimates
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import (
     ALWAYS,
@@ -189,9 +190,7 @@ def _memory(stock: Compiled, ours: Compiled, counts_arguments: bool = False) -> 
 
 def estimates_us(stock: Compiled, ours: Compiled) -> tuple[float, float]:
     """Returns both of the compiler's time estimates in us; zeros if one is missing or made in another way."""
-    then, now = stock.estimated_seconds, ours.estimated_seconds
-    if then is None or now is None or stock.lacks_estimate != ours.lacks_estimate:
-        return 0.0, 0.0
+    then, now = comparable_estimates(stock, ours) or (0.0, 0.0)
     return round(then * 1e6, 1), round(now * 1e6, 1)
 
 

@@ -21,6 +21,7 @@ from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla import child as xla_child
+from reshard.dialect_utils.xla.schedule_estimates import comparable_estimates
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass
@@ -119,7 +120,7 @@ class _Stage:
         compiled = self.child.compile(text, devices, target=target, with_estimate=False)
         if problem := self._problem(compiled):
             return compiled, problem
-        if self._stock.has_estimate:
+        if comparable_estimates(self.compiled, compiled) is not None:
             return compiled, ""
         if self.compiled.lacks_estimate:
             self.compiled = self.child.estimated(self.compiled, str(self.written), devices, target)

@@ -22,7 +22,7 @@ from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcom
 from reshard.passes.whole_module.module_cost import LEAST_GAIN_OF_WHOLE, best_of, compared, is_better
 from reshard.passes.whole_module.taken_over import TakenOver
 
-_SLACK_OF_ISLANDS, _SLACK_OF_WHOLES = 0.005, 0.05  # of the promises of forms of one kind, against each other
+_SLACK_OF_ISLANDS, _SLACK_OF_WHOLES = 0.005, 0.02  # of the promises of forms of one kind, against each other
 NOT_ASKED = "the target's compiler was not asked"  # begins a reason that says nothing of what would be worse
 MOST_FINALISTS = 3  # of each kind that a target's compiler is asked about, times the effort
 

@@ -39,7 +39,7 @@ def test_meshes_grow_with_their_smallest_axis_first(devices):
 
 
 def row_of(stock: Compiled, ours: Compiled) -> Row:
-    sides = (ahead_of_time.side_of(each, TARGET) for each in (stock, ours))
+    sides = ahead_of_time.sides_of(stock, ours, TARGET)
     return Row("fft", str(TARGET), "x=4", 3, 1, *sides, ("sites 0, 2: worse",))
 
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The time in a compiler's schedule, and the schedules whose time is missing or cannot be true."""
 
-from reshard.dialect_utils.xla.schedule_estimates import estimated_seconds
+import pytest
+
+from reshard.dialect_utils.xla.child import Compiled
+from reshard.dialect_utils.xla.schedule_estimates import comparable_estimates, estimated_seconds, shown_estimates
 
 MIB = 1 << 20
 
@@ -57,3 +60,24 @@ def test_the_fixed_price_is_seen_with_other_work_meanwhile():
 def test_a_long_program_without_it_has_an_estimate():
     text = dumped(schedule(9000, per_us=1, spans=[(0, 4100), (4100, 4700), (4700, 9000)]))
     assert estimated_seconds(text, MIB, has_placeholders=True) == 9e-3
+
+
+PLAIN, ASKED, BOTH = (
+    Compiled("ok", scheduled_seconds=1.0),
+    Compiled("ok", estimated_seconds=2.0),
+    Compiled("ok", scheduled_seconds=3.0, estimated_seconds=4.0),
+)
+
+
+@pytest.mark.parametrize(
+    "one, other, comparable, shown",
+    [
+        (PLAIN, BOTH, (1.0, 3.0), (1.0, 3.0)),
+        (ASKED, BOTH, (2.0, 4.0), (2.0, 4.0)),
+        (BOTH, BOTH, (3.0, 3.0), (3.0, 3.0)),
+        (PLAIN, ASKED, None, (1.0, 2.0)),
+        (BOTH, Compiled("ok"), None, (3.0, None)),
+    ],
+)
+def test_two_programs_are_compared_by_estimates_that_were_made_in_the_same_way(one, other, comparable, shown):
+    assert comparable_estimates(one, other) == comparable and shown_estimates(one, other) == shown

@@ -195,7 +195,7 @@ def test_an_estimate_is_asked_for_where_it_may_be_against_the_best_form(seconds,
 def test_an_estimate_of_the_program_as_it_runs_takes_no_other_compilation():
     compiler = CompilerWithEstimates(lambda module: 1.0)
     compiler.make = lambda compiled, number: dataclasses.replace(
-        compiled, lacks_estimate=True, estimated_seconds=1.5 if number == 1 else 1.0
+        compiled, lacks_estimate=True, scheduled_seconds=1.5 if number == 1 else 1.0
     )
     module, session = run(compiler, emit="manual")
     (check,) = session.results.checks

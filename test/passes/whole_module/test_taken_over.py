@@ -450,23 +450,21 @@ def test_a_module_is_taken_over_only_if_it_is_faster_by_more_than_the_model_may_
 
 
 @pytest.mark.parametrize(
-    "seconds, estimates, taken",
+    "seconds, mine, theirs, taken",
     [
-        (0.95, (Compiled("ok", estimated_seconds=0.9), Compiled("ok", estimated_seconds=1.0)), True),
-        (0.95, (Compiled("ok", estimated_seconds=0.995), Compiled("ok", estimated_seconds=1.0)), False),
-        (1.01, (Compiled("ok", estimated_seconds=0.9), Compiled("ok", estimated_seconds=1.0)), False),
-        (0.95, (Compiled("ok", estimated_seconds=0.9), Compiled("ok")), False),
-        (
-            0.95,
-            (Compiled("ok", estimated_seconds=0.9, lacks_estimate=True), Compiled("ok", estimated_seconds=1.0)),
-            False,
-        ),
+        (0.95, {"scheduled_seconds": 0.9}, {"scheduled_seconds": 1.0}, True),
+        (0.95, {"estimated_seconds": 0.9}, {"estimated_seconds": 1.0}, True),
+        (0.95, {"scheduled_seconds": 0.995}, {"scheduled_seconds": 1.0}, False),
+        (1.01, {"scheduled_seconds": 0.9}, {"scheduled_seconds": 1.0}, False),
+        (0.95, {"scheduled_seconds": 0.9}, {}, False),
+        (0.95, {"scheduled_seconds": 0.9}, {"estimated_seconds": 1.0}, False),
+        (0.95, {"scheduled_seconds": 1.1, "estimated_seconds": 0.9}, {"estimated_seconds": 1.0}, True),
     ],
-    ids=("shorter", "hardly shorter", "longer by our model", "stock has none", "made in another way"),
 )
-def test_an_estimate_of_the_compiler_takes_the_place_of_the_margin(seconds, estimates, taken):
-    mine, theirs = estimates
-    whole, islands = Outcome("", seconds, (), mine), Outcome("", 1.0, (), theirs)
+def test_an_estimate_of_the_compiler_takes_the_place_of_the_margin(seconds, mine, theirs, taken):
+    """Both have to be made in the same way."""
+    whole = Outcome("", seconds, (), Compiled("ok", **mine))
+    islands = Outcome("", 1.0, (), Compiled("ok", **theirs))
     assert is_clearly_faster(whole, islands) is taken
 
 
