@@ -11,6 +11,7 @@ promises of one kind of form err alike, those of another kind in another way, an
   it is that of the module as it came. A form is a finalist while its promise, scaled, is better than the best so far.
   A promise that is worse by the *slack* is enough: little for sets of sites, which differ in single conversions, more
   for forms that are written per device, which differ in everything.
+- Of forms that promise the same in all costs one is asked about.
 - A form that needs too much memory, or that fails, lets the next one try. The number of finalists is bounded. If none
   will do, forms that XLA does not compile for CPU devices are finalists, too.
 
@@ -61,7 +62,7 @@ class Finalists:
     def measure(self, measure: Callable[[int], Outcome]) -> None:
         """Measures finalists until no other form promises to be better than they and than the module as it came."""
         for number in self._in_order():
-            if len(self.outcomes) < self.most and self._is_promising(number):
+            if len(self.outcomes) < self.most and not self._is_known(number) and self._is_promising(number):
                 outcome, promised = measure(number), self.promised[number]
                 self.outcomes[number] = outcome
                 if 0 < promised.seconds < float("inf") and 0 < outcome.seconds < float("inf"):
@@ -72,6 +73,15 @@ class Finalists:
         target's compiler may compile."""
         keys = [(each.seconds == float("inf"), each.problem != "", _order(each)) for each in self.promised]
         return sorted(range(len(keys)), key=keys.__getitem__)
+
+    def _is_known(self, number: int) -> bool:
+        """Returns whether a finalist is the same program, as far as promises tell."""
+        costs = self._costs(number)
+        return costs[0] < float("inf") and any(self._costs(each) == costs for each in self.outcomes)
+
+    def _costs(self, number: int) -> tuple[float, ...]:
+        """Returns the costs of a form, without the number of its sites."""
+        return self.promised[number].seconds, *self.promised[number].ties[:2]
 
     def _is_promising(self, number: int) -> bool:
         usable = [each.seconds for each in self.outcomes.values() if not each.problem]

@@ -37,6 +37,7 @@ def measured(promised: list[float | Outcome], made: list[float | Outcome], most=
         ([9.0, 8.0, 8.5], [9.0, 10.5, 8.5], [1]),
         ([9.0, 8.0, 8.5], [9.0, MORE, 8.5], [1, 2]),  # the promise was 8, so 5 scales the others down
         ([9.0, 8.0, 8.5], [MORE, MORE, MORE], [1, 2, 0]),
+        ([8.0, 8.0, 9.0], [MORE, 7.0, 9.0], [0, 2]),
         ([10.0, 11.0], [1.0, 1.0], []),
         ([Outcome("temporaries", 7.0), 8.0], [6.0, 9.0], [1, 0]),  # what needs more memory here may not there
         ([Outcome("temporaries", 7.0), 10.5], [6.0, 9.0], [0]),
@@ -51,6 +52,7 @@ def measured(promised: list[float | Outcome], made: list[float | Outcome], most=
         "slower than it came, so the others are too",
         "too much memory, so the next one",
         "each may fail",
+        "what promises the same is the same program",
         "nothing promises more",
         "memory for CPU devices is no reason",
         "others promise nothing",
