@@ -463,7 +463,7 @@ def scatter_rows(rng: random.Random, program: Program) -> None:
 _COMBINERS = ("add", "minimum", "maximum", "multiply", "and", "or", "second")
 
 
-_INDEX_FORMS = ("rows", "windows", "pairs", "batched", "batch_dims")
+_INDEX_FORMS = ("rows", "windows", "unit_windows", "pairs", "batched", "batch_dims")
 _SCATTER_NUMBERS = (
     "update_window_dims",
     "inserted_window_dims",
@@ -516,6 +516,9 @@ def _selection(rng: random.Random, form: str) -> _Selection:
     if form == "windows":
         shapes, labels = (array, (count, 1), (count, size, columns)), ("ab", "c1", "c2b")
         return _Selection(shapes, labels, ([1, 2], [], [], [], [0]), 1, [size, columns], rows - size + 1, outside)
+    if form == "unit_windows":
+        shapes, labels = ((columns, rows), (count, 1), (columns, count, 1)), ("ab", "c1", "ac2")
+        return _Selection(shapes, labels, ([0, 2], [], [], [], [1]), 1, [columns, 1], rows, outside)
     if form == "pairs":
         shapes, labels = (array, (count, 2), (count,)), ("ab", "c1", "c")
         return _Selection(shapes, labels, ([], [0, 1], [], [], [0, 1]), 1, [1, 1], min(array), outside)
