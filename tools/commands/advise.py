@@ -111,7 +111,10 @@ def drive(flags: argparse.Namespace) -> int:
         write_output(flags.output, module)
     elif flags.output:
         print("no module is written, since nothing is advised", file=sys.stderr)
-    return int(found.found.stock is None)
+    if found.found.stock is not None:
+        return 0
+    print(f"{input_name(flags.module)}: error: nothing is advised: {found.found.problem}", file=sys.stderr)
+    return 1
 
 
 def _found(flags: argparse.Namespace) -> Advice:

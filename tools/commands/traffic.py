@@ -103,7 +103,11 @@ def drive(flags: argparse.Namespace) -> int:
         print(json.dumps({**found.to_dict(), "versions": _versions()}, indent=2))
     else:
         print(found.text(flags.by, flags.top or None), end="")
-    return int(not found.stock.compiled.is_ok)
+    if (stock := found.stock.compiled).is_ok:
+        return 0
+    reason = next(iter(stock.message.strip().splitlines()), stock.status)
+    print(f"{_name(flags)}: error: XLA does not compile the module: {reason}", file=sys.stderr)
+    return 1
 
 
 def _check(flags: argparse.Namespace) -> None:

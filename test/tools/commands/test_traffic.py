@@ -149,8 +149,10 @@ def test_a_program_that_xla_refuses_is_exit_status_1(capsys, tmp_path):
         "func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {\n  %0 = stablehlo.custom_call @nobody(%a) : "
         "(tensor<8xf32>) -> tensor<8xf32>\n  return %0 : tensor<8xf32>\n}\n"
     )
-    assert tool.main(["traffic", str(path)]) == 1
-    assert "stock XLA: error: " in capsys.readouterr().out
+    for command, said in (("traffic", "XLA does not compile the module: "), ("advise", "nothing is advised: XLA does")):
+        assert tool.main([command, str(path)]) == 1
+        printed = capsys.readouterr()
+        assert "error: " in printed.out and printed.err.startswith(f"{path}: error: {said}")
 
 
 RESULT = """sdy.mesh @mesh = <["x"=4, "y"=2]>
