@@ -49,6 +49,7 @@ _FAULTS = (signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.
 _OUT_OF_SOMETHING = re.compile(
     r"bad_alloc|out of memory|cannot allocate|no space left|resource temporarily", re.IGNORECASE
 )
+_TRACEBACK = "Traceback (most recent call last):"
 _REMATERIALIZATION = "Involuntary full rematerialization"
 
 
@@ -145,6 +146,14 @@ class Compiled:
     @property
     def is_ok(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def reason(self) -> str:
+        """Returns the first line of the message; if a traceback of Python begins there, with the exception for it."""
+        lines = self.message.strip().splitlines() or ["no message"]
+        before, mark, _ = lines[0].partition(_TRACEBACK)
+        exceptions = (each for each in lines[1:] if each and not each[0].isspace())
+        return before + next(exceptions, "") if mark else lines[0]
 
     @property
     def costs(self) -> Costs:

@@ -286,8 +286,8 @@ class Adviser:
             return Trial(float("inf"), problem=problem)
         compiled = self.compiled(text) if changes else stock
         if not compiled.is_ok:
-            message = (compiled.message.strip().splitlines() or ["no message"])[0]
-            return Trial(float("inf"), problem=f"XLA does not compile that: {compiled.status}: {message}", of=compiled)
+            problem = f"XLA does not compile that: {compiled.status}: {compiled.reason}"
+            return Trial(float("inf"), problem=problem, of=compiled)
         seconds = self._network.time_beside(stock, compiled, self._devices).seconds
         criterion, alike = self._judged(changes, compiled)
         problem = criterion.problem(alike, compiled, with_time=False) or self._more_work(stock, compiled)

@@ -16,6 +16,7 @@ from reshard.passes.driver.base import Session
 from reshard.passes.results import site_table
 from reshard.passes.results.summed_remarks import reasons, skipped_text
 from reshard.passes.sites.network import SiteNetwork, target_on
+from reshard.passes.sites.oracle import UNMEASURED
 from reshard.passes.traffic.row_text import summary_text
 from reshard.synthesis.common.numbers import count, counted, tenths_of_us
 from reshard.synthesis.common.text_table import table
@@ -114,6 +115,9 @@ def _not_measured(session: Session) -> str | None:
         return None
     if not any(row.get("is_rewritten") for row in session.results.report_rows):
         return "handed over as it came, since no site is rewritten"
+    said = next((each.message for each in session.remarks if each.message.startswith(UNMEASURED)), None)
+    if said is not None:
+        return f"nothing measured: {said.removeprefix(UNMEASURED)}"
     return "nothing measured; reshard-opt without --no-check, or check=True in Python, compiles it both ways"
 
 

@@ -30,6 +30,8 @@ POLICIES = {
 FAILURES = {"abort": "aborts", "hang": "hangs", "error": "fails"}  # the verb for each status of `Compiled` but "ok"
 # XLA's CPU backend keeps a table of pointers for the pieces of each all-to-all: bookkeeping, not data.
 TABLES_OF_POINTERS_BYTES = 1024
+UNMEASURED = "nothing is measured as a whole: "  # begins a remark, with the reason
+_MOST_LETTERS = 200  # of a reason
 SAME_TIME = 1e-3  # relative difference below which modelled times count as equal
 
 
@@ -162,9 +164,9 @@ class Criterion:
             said = f"stock XLA moves {_bytes(stock.costs.bytes_received)} in {_count(stock)}, as we would"
             return Verdict(KEEP, said, stock, is_possible=True)
         if not ours.is_ok:
-            return Verdict(KEEP, f"XLA refuses our form: {_first_line(ours.message)}", stock, ours)
+            return Verdict(KEEP, f"XLA refuses our form: {ours.reason[:_MOST_LETTERS]}", stock, ours)
         if not stock.is_ok:
-            said = f"stock XLA {FAILURES[stock.status]}: {_first_line(stock.message)}"
+            said = f"stock XLA {FAILURES[stock.status]}: {stock.reason[:_MOST_LETTERS]}"
             return Verdict(REWRITE, said, stock, ours, is_possible=True, is_strict=True)
         action, reason = strict = compare(stock, ours)
         then, now = (self._seconds(stock, each, num_devices) for each in (stock, ours))
@@ -183,7 +185,7 @@ class Criterion:
             return KEEP, f"it would receive more, {more}, and the network is unknown"
         if is_same_time(then, now):
             return compare(stock, ours)
-        times = f"{micros(then)} -> {micros(now)}"
+        times = micros_of_both(then, now)
         if now > then:
             return KEEP, f"stock XLA is faster, modelled {times}"
         return REWRITE, f"faster than stock XLA, modelled {times}, received {more}"
@@ -202,6 +204,18 @@ def micros(seconds: float) -> str:
       '12,345.6 us'
     """
     return f"{seconds * 1e6:,.1f} us"
+
+
+def micros_of_both(then: float, now: float) -> str:
+    """Returns the change of a time as text, with as many digits as it takes to see it.
+
+    Example:
+      >>> micros_of_both(1e-5, 9e-6), micros_of_both(6.207e-6, 6.217e-6)
+      ('10.0 us -> 9.0 us', '6.21 us -> 6.22 us')
+    """
+    texts = (tuple(f"{each * 1e6:,.{digits}f} us" for each in (then, now)) for digits in range(1, 7))
+    before, after = next((each for each in texts if each[0] != each[1]), (micros(then), micros(now)))
+    return f"{before} -> {after}"
 
 
 def compare(stock: Compiled, ours: Compiled) -> tuple[str, str]:
@@ -258,7 +272,3 @@ def _count(compiled: Compiled) -> str:
 
 def _bytes(count: int) -> str:
     return f"{count:,} bytes"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:200] if text.strip() else "no message"

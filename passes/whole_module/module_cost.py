@@ -23,6 +23,7 @@ from reshard.passes.sites.oracle import (
     TABLES_OF_POINTERS_BYTES,
     is_same_time,
     micros,
+    micros_of_both,
 )
 from reshard.passes.whole_module.joint_choice import Outcome
 
@@ -75,9 +76,8 @@ class ModuleCriterion:
           with_time: whether a longer modelled time is a reason; `outcome` has the time beside the reason.
         """
         if not ours.is_ok:
-            message = ours.message.strip().splitlines() or ["no message"]
             also = "" if stock.is_ok else "; it cannot compile the module as it came either"
-            return f"XLA {FAILURES[ours.status]}: {message[0]}{also}"
+            return f"XLA {FAILURES[ours.status]}: {ours.reason}{also}"
         if not stock.is_ok or self.policy == ALWAYS:
             return ""
         worse = _other_shardings(stock, ours)
@@ -118,7 +118,7 @@ class ModuleCriterion:
 
     def _longer(self, stock: Compiled, ours: Compiled) -> list[str]:
         then, now = (self.time(stock, each).seconds for each in (stock, ours))
-        return [] if now <= then or is_same_time(then, now) else [f"modelled time {micros(then)} -> {micros(now)}"]
+        return [] if now <= then or is_same_time(then, now) else [f"modelled time {micros_of_both(then, now)}"]
 
     def _costs(self, stock: Compiled, ours: Compiled) -> list[str]:
         """Returns the costs in which ours may not be worse: memory, bytes on an unknown network, and the compiler's own

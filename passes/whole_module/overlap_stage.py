@@ -26,7 +26,7 @@ from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork
-from reshard.passes.sites.oracle import BETTER, KEEP, micros
+from reshard.passes.sites.oracle import BETTER, KEEP, micros_of_both
 from reshard.passes.whole_module.check_record import Check, with_ours
 from reshard.passes.whole_module.module_cost import ModuleCriterion, estimates_us
 from reshard.passes.whole_module.pipelined import by_pattern, keeps_sums, pipelined, promised_s
@@ -157,7 +157,7 @@ class _Stage:
             return problem
         then, now = (self._seconds(each) for each in (self.compiled, compiled))
         if now > (1 - LEAST_GAIN) * then:
-            return f"modelled time {micros(then)} -> {micros(now)}"
+            return f"modelled time {micros_of_both(then, now)}"
         then, now = estimates_us(self.compiled, compiled)
         return f"the compiler's own estimate in us {then:,} -> {now:,}" if now > (1 + SAME_ESTIMATE) * then else ""
 

@@ -43,7 +43,7 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import AUTO
 from reshard.passes.overlap_collectives import STABLEHLO, OverlapCollectivesPass
 from reshard.passes.sites.network import SiteNetwork
-from reshard.passes.sites.oracle import BETTER, KEEP, REWRITE, micros
+from reshard.passes.sites.oracle import BETTER, KEEP, REWRITE, UNMEASURED, micros
 from reshard.passes.whole_module.check_record import Change, Check, option_of, traffic_of
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
@@ -492,15 +492,13 @@ class WholeModuleCheck:
         The sites stay as the oracle judged them.
         """
         stock = self.forms.stock
-        refusals = {stock.message, *(outcome.of.message for outcome in choice.outcomes.values())}
+        reasons = {stock.reason, *(outcome.of.reason for outcome in choice.outcomes.values())}
         if stock.status != "error" or any(each.of.status != "error" for each in choice.outcomes.values()):
             return False
         if not self.groups and not self.forms.is_slow:
             return True
-        said = min(refusals).strip().splitlines() or ["no message"]
-        self.session.remark(
-            self.original.operation, f"nothing is measured as a whole: XLA compiles the module neither way: {said[0]}"
-        )
+        said = f"{UNMEASURED}XLA compiles the module neither way: {min(reasons)}"
+        self.session.remark(self.original.operation, said)
         return True
 
     def _starts(self) -> list[Groups]:

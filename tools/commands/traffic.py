@@ -105,8 +105,7 @@ def drive(flags: argparse.Namespace) -> int:
         print(found.text(flags.by, flags.top or None), end="")
     if (stock := found.stock.compiled).is_ok:
         return 0
-    reason = next(iter(stock.message.strip().splitlines()), stock.status)
-    print(f"{_name(flags)}: error: XLA does not compile the module: {reason}", file=sys.stderr)
+    print(f"{_name(flags)}: error: XLA does not compile the module: {stock.reason}", file=sys.stderr)
     return 1
 
 

@@ -714,6 +714,21 @@ class TestCache:
         assert xla_child.ANSWERS.folder() not in (place, None)
 
 
+@pytest.mark.parametrize(
+    "message, reason",
+    [
+        ("", "no message"),
+        ("\nno registered call\nmore of it", "no registered call"),
+        (
+            "INTERNAL: partitioner: Traceback (most recent call last):\n  File ...\nKeyError: 7\n\nSuspected Location:",
+            "INTERNAL: partitioner: KeyError: 7",
+        ),
+    ],
+)
+def test_the_reason_is_the_first_line_or_the_exception_of_a_traceback_in_it(message, reason):
+    assert xla_child.Compiled("error", message).reason == reason
+
+
 def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -333,8 +333,9 @@ class TestDropping:
         child = FakeChild(lambda converted: Compiled("error", "no main"))
         module, session = run(independent(3), policy="always", judge="strict", child=child)
         assert islands(module) == 3 and session.results.checks == []
-        said = "nothing is measured as a whole: XLA compiles the module neither way: no main"
-        assert said in [each.message for each in session.remarks]
+        said = "XLA compiles the module neither way: no main"
+        assert f"nothing is measured as a whole: {said}" in [each.message for each in session.remarks]
+        assert report.as_dict(session)["not_measured"] == f"nothing measured: {said}"
 
     def test_a_target_with_another_number_of_devices_is_refused(self):
         with pytest.raises(DiagnosedError, match="the module is for 4 devices, the target has 8"):
