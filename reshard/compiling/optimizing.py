@@ -317,8 +317,11 @@ def _output(
 
 def _tell(found: Optimized, source: bytes, settings: Mapping[str, Any], name: str) -> None:
     """Writes the result for a module to the log, and to the folder of the option `dump_to`."""
-    totals = found.report.to_dict()["totals"]
+    report = found.report.to_dict()
+    totals = report["totals"]
     _log.info("%s: %d sites, %d rewritten", name, totals["sites"], totals["rewritten"])
+    if not found.is_rewritten and any(each["stock"]["status"] == "abort" for each in report["checks"]):
+        _log.warning("%s is compiled as it is, on which stock XLA aborts; that may end the process", name)
     if totals["sites"]:
         _log.debug("%s\n%s", name, found.report)
     if settings["dump_to"] is not None:

@@ -92,3 +92,14 @@ def test_cpu_devices_in_several_processes_stay_so_for_a_target_of_cpu_devices():
     devices = [SimpleNamespace(platform="cpu", device_kind="cpu", process_index=each) for each in range(4)]
     found = optimizing._for_devices({"compile_for": "cpu:4", "topology": None}, devices)
     assert found["platform"] == "gloo" and found["topology"] == ""
+
+
+@pytest.mark.parametrize("status, is_rewritten, is_told", [("abort", False, 1), ("abort", True, 0), ("ok", False, 0)])
+def test_a_program_that_stock_xla_aborts_on_is_not_handed_over_as_it_came_without_a_word(
+    status, is_rewritten, is_told, caplog
+):
+    """It would end the process."""
+    report = {"totals": {"sites": 0, "rewritten": 0}, "checks": [{"stock": {"status": status}}]}
+    found = SimpleNamespace(report=SimpleNamespace(to_dict=lambda: report), is_rewritten=is_rewritten)
+    optimizing._tell(found, b"", {"dump_to": None}, "jit_step")
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == is_told
