@@ -14,7 +14,6 @@ from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import Compiled, CompileRequest
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.dialect_utils.xla.schedule_estimates import comparable_estimates
 from reshard.passes.whole_module.joint_choice import Groups, Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
 from reshard.passes.whole_module.site_groups import Group
@@ -33,7 +32,7 @@ class CompiledForms:
       refuse: raises an error if there are no such devices.
     State: `texts`, by the `id` of a module, with the module, so that no other one gets its id; `compiled`, likewise,
       what was asked for without an estimate; `stock`, the original as the target's compiler compiles it, with its
-      estimate once another form needs one to compare with.
+      estimate once another form needs one to compare with; `asks`, whether estimates take another compilation.
     """
 
     original: ir.Module
@@ -47,6 +46,7 @@ class CompiledForms:
     texts: dict[int, tuple[ir.Module, str]] = field(default_factory=dict)
     compiled: dict[int, Compiled] = field(default_factory=dict)
     stock: Compiled = field(init=False)
+    asks: bool = False
 
     @property
     def is_slow(self) -> bool:
@@ -170,16 +170,21 @@ class CompiledForms:
         """
         return self.estimated(self.measured(module, sites), module, sites, best)
 
+    def note_schedule(self, compiled: Compiled) -> None:
+        """Has estimates asked for from now on if the schedule of a form, or of stock's program, says no time."""
+        self.asks |= None in (self.stock.scheduled_seconds, compiled.scheduled_seconds)
+
     def estimated(self, outcome: Outcome, module: ir.Module, sites: int, best: Outcome) -> Outcome:
         """Returns an outcome with the compiler's estimate if it is the best one but for it.
 
-        If the schedules of both programs say how long they take, that counts from the first. Else both take another
-        compilation, and a form is not asked for it if stock's program has no estimate even then.
+        If the schedules of all programs say how long they take, that counts from the first. Else all of them take
+        another compilation, and a form is not asked for it if stock's program has no estimate even then.
         """
         compiled = outcome.of
         if compiled is None or not compiled.lacks_estimate or not is_better(outcome, best):
             return outcome
-        if comparable_estimates(self.stock, compiled) is not None:
+        self.note_schedule(compiled)
+        if not self.asks:
             return outcome
         self.stock = self.child.estimated(self.stock, self._text(self.original), devices_of(self.original), self.target)
         if self.stock.is_ok and self.stock.estimated_seconds is None:

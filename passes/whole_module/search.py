@@ -181,6 +181,9 @@ class Search:
         of_wholes = [promise(present(each.module), len(each.rows)) for each in self.wholes]
         wholes = Finalists(of_wholes, before, none, most, _SLACK_OF_WHOLES)
         wholes.measure(lambda at: forms.measured_whole(self.wholes[at]))
+        for each in wholes.outcomes.values():  # all forms are estimated in one way, also those behind these
+            if each.of is not None and each.of.lacks_estimate and not each.problem:
+                forms.note_schedule(each.of)
         told = JointChoice(
             self.gains,
             lambda groups: promise(forms.module(groups), len(forms.sites(groups))),

@@ -205,6 +205,18 @@ def test_an_estimate_of_the_program_as_it_runs_takes_no_other_compilation():
     assert "the compiler's own estimate in us" in check.dropped[0][1]
 
 
+def test_if_one_form_has_no_estimate_as_it_runs_all_are_asked_about():
+    """So that the form per device can be confirmed against the best set of sites."""
+    compiler = CompilerWithEstimates(lambda module: 1.0)
+    compiler.make = lambda compiled, number: dataclasses.replace(
+        compiled, lacks_estimate=True, scheduled_seconds=None if number == 1 else 1.0
+    )
+    _, session = run(compiler)
+    (check,) = session.results.checks
+    assert check.is_rewritten and len(compiler.estimates) > 1
+    assert check.stock.estimated_seconds == check.ours.estimated_seconds == 1.0
+
+
 def test_where_the_estimate_is_against_the_best_form_others_are_tried():
     compiler = CompilerWithEstimates(lambda module: 1.5 if islands(module) == 2 else 1.0)
     module, session = run(compiler, emit="manual")
