@@ -34,6 +34,8 @@ SAME_ESTIMATE = 0.1  # relative difference below which estimates count as equal 
 SAME_MEMORY = 500  # a part of the memory by which two forms may differ and still need the same
 LEAST_GAIN_OF_WHOLE = 0.1  # share of the time: where every op is written anew, the model's errors count more
 LEAST_GAIN_CONFIRMED = 0.01  # share of the compiler's own estimate, which then takes the place of that
+LEAST_GAIN_FOR_BYTES = 0.02  # share of the time that a form gains which receives more bytes than stock XLA's
+SAME_BYTES = 0.001  # part by which received bytes may be more and count as the same
 LONGER_ESTIMATE = 0.02  # by how much the compiler's own estimate may be longer under `better`
 
 
@@ -83,6 +85,7 @@ class ModuleCriterion:
         worse = _other_shardings(stock, ours)
         if self.policy == STRICT:
             return ", ".join(_strict_costs(stock, ours) + worse)
+        worse = self._little_for_more(stock, ours) + worse
         if with_time:
             worse = self._longer(stock, ours) + worse
         return ", ".join(self._costs(stock, ours) + worse)
@@ -119,6 +122,16 @@ class ModuleCriterion:
     def _longer(self, stock: Compiled, ours: Compiled) -> list[str]:
         then, now = (self.time(stock, each).seconds for each in (stock, ours))
         return [] if now <= then or is_same_time(then, now) else [f"modelled time {micros_of_both(then, now)}"]
+
+    def _little_for_more(self, stock: Compiled, ours: Compiled) -> list[str]:
+        """Returns the bytes that ours receives more than stock XLA's, if it gains less than the model may err."""
+        received, receives = _received(stock, ours)
+        if not self.network.is_known or receives <= (1 + SAME_BYTES) * received:
+            return []
+        then, now = (self.time(stock, each).seconds for each in (stock, ours))
+        if now <= (1 - LEAST_GAIN_FOR_BYTES) * then or now > then:  # that it is slower is known
+            return []
+        return [f"received bytes {received:,} -> {receives:,} for {1 - now / then:.1%} of the time"]
 
     def _costs(self, stock: Compiled, ours: Compiled) -> list[str]:
         """Returns the costs in which ours may not be worse: memory, bytes on an unknown network, and the compiler's own
@@ -198,6 +211,12 @@ def _final_bytes(stock: Compiled, ours: Compiled) -> tuple[int, int]:
     """Returns the bytes that both final programs receive; zeros if one is unknown or has an op without a price."""
     then, now = stock.final_bytes_received, ours.final_bytes_received
     return (0, 0) if then is None or now is None or stock.final_unpriced or ours.final_unpriced else (then, now)
+
+
+def _received(stock: Compiled, ours: Compiled) -> tuple[int, int]:
+    """Returns the bytes that both programs receive, the final ones if these are known."""
+    then, now = _final_bytes(stock, ours)
+    return (then, now) if then or now else (stock.costs.bytes_received, ours.costs.bytes_received)
 
 
 def _bookkeeping_bytes(stock: Compiled, ours: Compiled) -> int:

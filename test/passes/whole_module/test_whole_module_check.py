@@ -3,6 +3,7 @@
 
 import dataclasses
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import report
 from reshard.passes.sites.network import SiteNetwork
-from reshard.passes.sites.oracle import STRICT, TABLES_OF_POINTERS_BYTES
+from reshard.passes.sites.oracle import BETTER, STRICT, TABLES_OF_POINTERS_BYTES
 from reshard.passes.whole_module import whole_module_check
 from reshard.passes.whole_module.module_cost import ModuleCriterion
 from reshard.passes.whole_module.site_groups import groups_of
@@ -507,6 +508,29 @@ class EstimatingChild(FakeChild):
         found = super().compile(module, num_devices)
         self.estimates.append(self.asked.pop())
         return found
+
+
+@pytest.mark.parametrize(
+    "received, seconds, problem",
+    [
+        (110, 0.99, "received bytes 100 -> 110 for 1.0% of the time"),
+        (110, 0.97, ""),
+        (100, 0.99, ""),
+        (110, 1.01, "modelled time 1,000,000.0 us -> 1,010,000.0 us"),
+    ],
+)
+def test_more_bytes_have_to_gain_more_time_than_the_model_may_err(received, seconds, problem):
+    sizes = {"argument_bytes": 8, "output_bytes": 8, "alias_bytes": 0}
+    stock, ours = (dataclasses.replace(compiled(each), **sizes) for each in (100, received))
+    times = {id(stock): 1.0, id(ours): seconds}
+    network = SimpleNamespace(
+        is_known=True,
+        memory_limit=None,
+        time_beside=lambda beside, each, devices: SimpleNamespace(seconds=times[id(each)]),
+    )
+    criterion = ModuleCriterion(BETTER, network, 4)  # type: ignore[arg-type]
+    assert criterion.problem(stock, ours) == problem
+    assert bool(criterion.outcome(stock, ours, 1).problem) == problem.startswith("received")
 
 
 class TestWhatIsWorse:
