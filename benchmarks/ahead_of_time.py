@@ -36,9 +36,13 @@ from benchmarks.programs.program import Program  # noqa: E402
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError  # noqa: E402
 from reshard.dialect_utils.platform.bindings import ir, make_context  # noqa: E402
 from reshard.dialect_utils.platform.typed import present  # noqa: E402
-from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, XlaChild  # noqa: E402
+from reshard.dialect_utils.xla.child import (  # noqa: E402
+    DEFAULT_TIMEOUT_S,
+    Compiled,
+    XlaChild,
+    shown_estimates,  # noqa: E402
+)
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError, compiler_version, missing_compiler  # noqa: E402
-from reshard.dialect_utils.xla.schedule_estimates import shown_estimates  # noqa: E402
 from reshard.passes.driver.base import RunOptions, Session  # noqa: E402
 from reshard.passes.driver.pipeline import Pipeline  # noqa: E402
 from reshard.passes.results.checks import checked  # noqa: E402

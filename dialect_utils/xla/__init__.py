@@ -11,6 +11,5 @@ __all__ = [
     "hlo_walk",
     "hlo_work",
     "rematerialization_warnings",
-    "schedule_estimates",
     "worker",
 ]

@@ -175,6 +175,27 @@ class Compiled:
         return max(self.peak_memory_bytes or 0, present(self.peak_bytes))
 
 
+def comparable_estimates(one: Compiled, other: Compiled) -> tuple[float, float] | None:
+    """Returns the seconds of two programs by their schedules as they run, or by those that the compiler writes of both
+    with another option; None if there is neither of one of them."""
+    for name in ("scheduled_seconds", "estimated_seconds"):
+        first, second = getattr(one, name), getattr(other, name)
+        if first is not None and second is not None:
+            return first, second
+    return None
+
+
+def shown_estimates(one: Compiled, other: Compiled) -> tuple[float | None, float | None]:
+    """Returns the seconds of two programs, estimated in the same way if they can be compared."""
+    found = comparable_estimates(one, other)
+    return found or (_shown(one), _shown(other))
+
+
+def _shown(compiled: Compiled) -> float | None:
+    scheduled = compiled.scheduled_seconds
+    return compiled.estimated_seconds if scheduled is None else scheduled
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     """The outcome of running a module: global numpy outputs and the median of the run times, without compilation."""

@@ -7,19 +7,12 @@ after the other. A loop takes the last end of its body, times its trips.
 
 The estimate is by bandwidth: it knows neither the places of devices nor latency, and not every collective has a price.
 Implausible estimates are recognized and count as missing.
-
-The schedule of a program as it runs says how long it takes, but not every program has one. Two programs are compared by
-their schedules as they run, or by those that the compiler writes of both with another option.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .child import Compiled
 
 # XLA's GPU backend gives a collective that its model does not cover some 5 ms.
 _PLACEHOLDER_US = (4998.0, 5001.0)
@@ -90,23 +83,3 @@ def _has_placeholder(timestamps: list[str], cycles_per_microsecond: float) -> bo
     times = sorted({0.0, *(float(each) / cycles_per_microsecond for each in timestamps)})
     next_after = ((each, bisect_left(times, each + least)) for each in times)
     return any(i < len(times) and times[i] - each <= most for each, i in next_after)
-
-
-def comparable_estimates(one: Compiled, other: Compiled) -> tuple[float, float] | None:
-    """Returns the seconds of two programs, estimated in the same way; None if there is no such pair."""
-    for name in ("scheduled_seconds", "estimated_seconds"):
-        first, second = getattr(one, name), getattr(other, name)
-        if first is not None and second is not None:
-            return first, second
-    return None
-
-
-def shown_estimates(one: Compiled, other: Compiled) -> tuple[float | None, float | None]:
-    """Returns the seconds of two programs, estimated in the same way if they can be compared."""
-    found = comparable_estimates(one, other)
-    return found or (_shown(one), _shown(other))
-
-
-def _shown(compiled: Compiled) -> float | None:
-    scheduled = compiled.scheduled_seconds
-    return compiled.estimated_seconds if scheduled is None else scheduled

@@ -28,7 +28,7 @@ from reshard.dialect_utils.ir.ops import CONSTANTS, CONSTRAINTS
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla import child as xla_child
-from reshard.dialect_utils.xla.schedule_estimates import comparable_estimates
+from reshard.dialect_utils.xla.child import comparable_estimates
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import ASSIGNMENT, AUTO, GIVEN

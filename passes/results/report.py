@@ -10,8 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.ir import diagnostics
-from reshard.dialect_utils.xla.child import Compiled, KindCount
-from reshard.dialect_utils.xla.schedule_estimates import shown_estimates
+from reshard.dialect_utils.xla.child import Compiled, KindCount, shown_estimates
 from reshard.passes.driver.base import Session
 from reshard.passes.results import site_table
 from reshard.passes.results.summed_remarks import reasons, skipped_text

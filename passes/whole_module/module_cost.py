@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.platform.typed import present
-from reshard.dialect_utils.xla.child import Compiled
-from reshard.dialect_utils.xla.schedule_estimates import comparable_estimates
+from reshard.dialect_utils.xla.child import Compiled, comparable_estimates
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import (
     ALWAYS,

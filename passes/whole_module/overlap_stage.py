@@ -21,7 +21,7 @@ from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla import child as xla_child
-from reshard.dialect_utils.xla.schedule_estimates import comparable_estimates
+from reshard.dialect_utils.xla.child import comparable_estimates
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass

@@ -3,8 +3,8 @@
 
 import pytest
 
-from reshard.dialect_utils.xla.child import Compiled
-from reshard.dialect_utils.xla.schedule_estimates import comparable_estimates, estimated_seconds, shown_estimates
+from reshard.dialect_utils.xla.child import Compiled, comparable_estimates, shown_estimates
+from reshard.dialect_utils.xla.schedule_estimates import estimated_seconds
 
 MIB = 1 << 20
 
