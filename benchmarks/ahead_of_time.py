@@ -40,7 +40,7 @@ from reshard.dialect_utils.xla.child import (  # noqa: E402
     DEFAULT_TIMEOUT_S,
     Compiled,
     XlaChild,
-    shown_estimates,  # noqa: E402
+    shown_estimates,
 )
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError, compiler_version, missing_compiler  # noqa: E402
 from reshard.passes.driver.base import RunOptions, Session  # noqa: E402

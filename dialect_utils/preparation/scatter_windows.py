@@ -29,12 +29,11 @@ def insert_unit_windows(module: ir.Module) -> int:
 def _insert(op: ir.Operation) -> bool:
     numbers = stablehlo.ScatterDimensionNumbers(op.attributes[_NUMBERS])
     count = (len(op.operands) - 1) // 2
-    rank, updates = (ir.RankedTensorType(op.operands[0].type).rank, ir.RankedTensorType(op.operands[count + 1].type))
-    pointed, apart = (
-        numbers.scattered_dims_to_operand_dims,
-        {*numbers.inserted_window_dims, *numbers.input_batching_dims},
-    )
-    windows = zip((dim for dim in range(rank) if dim not in apart), numbers.update_window_dims, strict=True)
+    operand, updates = (ir.RankedTensorType(op.operands[at].type) for at in (0, count + 1))
+    apart = [*numbers.inserted_window_dims, *numbers.input_batching_dims]
+    pointed = numbers.scattered_dims_to_operand_dims
+    dims = (dim for dim in range(operand.rank) if dim not in apart)
+    windows = zip(dims, numbers.update_window_dims, strict=True)
     inserted = {dim: window for dim, window in windows if dim in pointed and updates.shape[window] == 1}
     if not inserted or not updates.has_static_shape:
         return False
