@@ -146,14 +146,10 @@ class _Stage:
         results.checks[-1] = with_ours(self.check, self.compiled, self.original, self.written, sites, self.child)
         return self.written
 
-    @property
-    def _stock(self) -> Compiled:
-        """Returns stock XLA's program, or our form if stock XLA compiles none."""
-        return self.check.stock if self.check.stock.is_ok else self.check.ours
-
     def _problem(self, compiled: Compiled) -> str:
         """Returns in words why a form of the module may not take the place of the best one; empty if it may."""
-        if problem := self.criterion.problem(self._stock, compiled, with_time=False):
+        stock = self.check.stock if self.check.stock.is_ok else self.check.ours
+        if problem := self.criterion.problem(stock, compiled, with_time=False):
             return problem
         then, now = (self._seconds(each) for each in (self.compiled, compiled))
         if now > (1 - LEAST_GAIN) * then:

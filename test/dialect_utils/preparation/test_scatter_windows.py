@@ -44,6 +44,12 @@ KEPT = [
         " index_vector_dim = 1",
         id="two dimensions, one inserted already",
     ),
+    pytest.param(
+        "16", "1", "1",
+        "update_window_dims = [0], scatter_dims_to_operand_dims = [0]",
+        "inserted_window_dims = [0], scatter_dims_to_operand_dims = [0]",
+        id="one element, which becomes a scalar",
+    ),
 ]  # fmt: skip
 
 
@@ -76,6 +82,7 @@ def test_windows_of_one_element_are_inserted_and_nothing_else_changes(operand, i
     assert insert_unit_windows(module) == 0
     shapes = [tuple(map(int, each.split("x"))) for each in (operand, indices, updates)]
     inputs = [random.integers(-2, 18, shape, dtype=np.int32) for shape in shapes]  # some point outside
+    inputs[1].flat[0] = 0
     ran = [shared_child().run(each, inputs, 1) for each in (before, str(module))]
     assert [each.status for each in ran] == ["ok", "ok"]
     np.testing.assert_array_equal(ran[0].outputs[0], ran[1].outputs[0])

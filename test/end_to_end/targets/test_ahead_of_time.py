@@ -7,8 +7,11 @@ from functools import cache
 
 import pytest
 
+from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import Compiled, KindCount, XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
 
 TILE = 64 * 64 * 64 * 4 // 8
 
@@ -27,6 +30,22 @@ def cube(mesh: str, source: str, target: str) -> str:
 
 
 TO_COLUMNS = cube('["x"=4, "y"=2]', '[{"y"}, {}, {"x"}]', '[{}, {"x", "y"}, {}]')  # stock XLA gathers the whole cube
+# Each update is added to a column; the windows are columns, too, of a matrix with one.
+COLUMNS = """module @columns {
+  sdy.mesh @mesh = <["x"=8]>
+  func.func public @main(%arg0: tensor<512x2048xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+      %arg1: tensor<512x1xi32>, %arg2: tensor<512x512x1xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}]>})
+      -> (tensor<512x2048xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+    %0 = "stablehlo.scatter"(%arg0, %arg1, %arg2) <{scatter_dimension_numbers = #stablehlo.scatter<
+        update_window_dims = [0, 2], scatter_dims_to_operand_dims = [1], index_vector_dim = 1>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %1 = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %1 : tensor<f32>
+    }) : (tensor<512x2048xf32>, tensor<512x1xi32>, tensor<512x512x1xf32>) -> tensor<512x2048xf32>
+    return %0 : tensor<512x2048xf32>
+  }
+}
+"""
 SWAP_OF_TWO = cube('["x"=4, "y"=2]', '[{"x"}, {"y"}, {}]', '[{"x"}, {}, {"y"}]')
 
 
@@ -107,6 +126,14 @@ class TestTpu:
         compiled = compiled_for("tpu:v5e:2x4", SWAP_OF_TWO)
         assert compiled.collectives == (KindCount("all_to_all", 1, 1),)
         assert compiled.estimated_seconds > 0
+
+    def test_the_compiler_has_a_kernel_for_the_scatters_of_modules_written_per_device(self, compiled_for):
+        """It makes a loop over the updates of the same scatter with windows of one element; see `scatter_windows`."""
+        with make_context() as context, ir.Location.unknown(context):
+            module = ir.Module.parse(COLUMNS)
+            Pipeline.emitting("local", {"platform": "tpu"}).run(module, Session())
+            found = compiled_for("tpu:v5e:2x4", str(module), keeps_schedule=True)
+        assert found.is_ok and " scatter(" in found.scheduled_text and " while(" not in found.scheduled_text
 
     def test_traffic_between_slices_is_not_counted_in_the_final_program(self, compiled_for):
         compiled = compiled_for("tpu:v5e:2x2:2")
