@@ -8,6 +8,7 @@ number, too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -57,6 +58,58 @@ class Ranges:
             if found is not None and whole[0] <= found[0] and found[1] <= whole[1]:
                 self.known[value] = found
         return self.known[value]
+
+    def along(self, value: ir.Value, dimension: int, place: int) -> Range | None:
+        """Returns the range of the elements at one place of a dimension, such as one component of starts."""
+        whole, op = self.of(value), producer_of(value)
+        is_static = ir.ShapedType(value.type).has_static_shape
+        if whole is None or op is None or not is_static or self.depth == _DEEPEST:
+            return whole
+        self.depth += 1
+        found = self._of_slice(op, value, dimension, place)
+        self.depth -= 1
+        return whole if found is None else (max(found[0], whole[0]), min(found[1], whole[1]))
+
+    def _of_slice(self, op: ir.Operation, value: ir.Value, dimension: int, place: int) -> Range | None:
+        """Returns the range of what an op writes at one place of a dimension; None if it is that of all places."""
+        if op.name in CONSTANTS:
+            return _of_constant(op, (slice(None),) * dimension + (place,))
+        if op.name == "stablehlo.iota" and dimension == ir.IntegerAttr(op.attributes["iota_dimension"]).value:
+            return place, place
+        if op.name == "stablehlo.concatenate":
+            return self._of_part(op, dimension, place)
+        if op.name == "stablehlo.broadcast_in_dim":
+            return self._of_broadcast(op, dimension, place)
+        if op.name == "stablehlo.reshape":
+            before = _same_dimension(op, dimension)
+            return None if before is None else self.along(op.operands[0], before, place)
+        if op.name in CONSTRAINTS:
+            return self.along(op.operands[0], dimension, place)
+        if op.name not in _BY_OPERANDS:
+            return None
+        rank, whole = ir.ShapedType(value.type).rank, _range_of_type(value)
+        ranges = [self.along(each, dimension, place) if _rank(each) == rank else self.of(each) for each in op.operands]
+        known = [each for each in ranges if each is not None]
+        found = _BY_OPERANDS[op.name](op, known) if len(known) == len(ranges) else None
+        is_inside = found is not None and whole is not None and whole[0] <= found[0] and found[1] <= whole[1]
+        return found if is_inside else None
+
+    def _of_part(self, concatenate: ir.Operation, dimension: int, place: int) -> Range | None:
+        if dimension != ir.IntegerAttr(concatenate.attributes["dimension"]).value:
+            return None
+        for operand in concatenate.operands:
+            size = ir.ShapedType(operand.type).shape[dimension]
+            if place < size:
+                return self.along(operand, dimension, place)
+            place -= size
+        return None
+
+    def _of_broadcast(self, broadcast: ir.Operation, dimension: int, place: int) -> Range | None:
+        operand, dims = broadcast.operands[0], [*ir.DenseI64ArrayAttr(broadcast.attributes["broadcast_dimensions"])]
+        if dimension not in dims:
+            return None
+        before = dims.index(dimension)
+        return self.along(operand, before, min(place, ir.ShapedType(operand.type).shape[before] - 1))
 
     def _of_all(self, values: Sequence[ir.Value]) -> list[Range] | None:
         """Returns the range of each; None if one has none."""
@@ -144,6 +197,18 @@ def _range_of_type(value: ir.Value) -> Range | None:
     return -(2 ** (element.width - 1)), 2 ** (element.width - 1) - 1
 
 
+def _rank(value: ir.Value) -> int:
+    return ir.ShapedType(value.type).rank
+
+
+def _same_dimension(reshape: ir.Operation, dimension: int) -> int | None:
+    """Returns which dimension of its operand a dimension of a reshape is; None if it has been cut or joined."""
+    before, after = (ir.ShapedType(each.type).shape for each in (reshape.operands[0], reshape.results[0]))
+    outer = math.prod(after[:dimension])
+    same = (dim for dim, size in enumerate(before) if size == after[dimension] and math.prod(before[:dim]) == outer)
+    return next(same, None)
+
+
 def _union(ranges: list[Range]) -> Range:
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
@@ -151,14 +216,15 @@ def _union(ranges: list[Range]) -> Range:
 # ---- what has no operands
 
 
-def _of_constant(op: ir.Operation) -> Range | None:
+def _of_constant(op: ir.Operation, part: tuple[slice | int, ...] = ()) -> Range | None:
+    """Returns the range of a constant, or of a part of it."""
     attr = op.attributes["value"]
     if not isinstance(attr, ir.DenseIntElementsAttr) or not has_readable_integers(attr):
         return None
     if attr.is_splat:
         return int(attr[0]), int(attr[0])
-    elements = np.array(attr)
-    return int(elements.min()), int(elements.max())
+    elements = np.array(attr)[part]
+    return (int(elements.min()), int(elements.max())) if elements.size else None
 
 
 def _of_iota(op: ir.Operation) -> Range:

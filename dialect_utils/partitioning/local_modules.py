@@ -43,7 +43,7 @@ from ..platform.typed import present
 from ..preparation.broadcasts import join_broadcasts
 from ..preparation.inlining import inline_calls, remove_call_barriers
 from ..preparation.prepared_clone import prepare
-from ..preparation.scatter_windows import insert_unit_windows
+from ..preparation.scatter_windows import simplify_scatters
 from ..preparation.serials import own_location, serial_of, tagged_clone
 from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr, sharding_to_attr
 from ..shardings.value_layouts import result_layouts, stated_arguments, stated_results
@@ -118,7 +118,7 @@ def convert(
     if not module_meshes(module):
         return Written()
     how = How(platform, planning, compares_products, release_bytes, hold_bytes, keeps_sums)
-    insert_unit_windows(module)
+    simplify_scatters(module)
     try:
         return _convert(module, stay, how, first)
     except DiagnosedError:

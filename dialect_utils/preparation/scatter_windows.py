@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scatters without windows of size 1 along the dimensions that their indices point into.
+"""Scatters whose indices say no more than where rows go.
 
-    scatter of updates tensor<64x512x1xf32>, whose windows are 64x1       jax writes it for the gradient of a slice at a
-    ==>                                                                   computed place, once that is batched
-    scatter of updates tensor<64x512xf32>, whose windows are 64, with the other dimension inserted
+- S1 Windows of size 1 along a dimension that the indices point into become an inserted dimension:
 
-Both write the same elements, since a window of size 1 lies inside wherever its only element does. Rules for rows that
-are split are of the second form. So is a kernel of the compiler for TPUs, which makes a loop of the first one that
-writes one window after the other.
+      scatter of updates tensor<64x512x1xf32>, whose windows are 64x1
+      ==>
+      scatter of updates tensor<64x512xf32>, whose windows are 64, with the other dimension inserted
+
+  JAX writes the first one for the gradient of a slice at a computed place, once that is batched. Both write the same
+  elements, since a window of size 1 lies inside wherever its only element does.
+- S2 Components of the indices that are known to be 0, along dimensions that windows cover whole, are left out:
+
+      indices tensor<64x3xi32> = clamp(0, (row, 0, 0), (1023, 0, 0))
+      ==>
+      indices tensor<64x1xi32>, the rows
+
+  JAX writes the first ones for the update of a slice at a computed place, once that is batched. A window along a
+  dimension that no component points into begins at 0.
+
+Rules for rows that are split are of the second forms. So is a kernel of the compiler for TPUs, which makes a loop of
+the first ones that writes one window after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ..ir.index_ranges import Ranges
 from ..ir.ops import ops_in, producer_of
 from ..platform.bindings import ir, stablehlo
 
@@ -21,35 +34,93 @@ SCATTER = "stablehlo.scatter"
 _NUMBERS = "scatter_dimension_numbers"
 
 
-def insert_unit_windows(module: ir.Module) -> int:
-    """Rewrites the scatters of a module in place, and returns how many of them had such windows."""
-    return sum(_insert(op) for op in ops_in(module.operation) if op.name == SCATTER)
+def simplify_scatters(module: ir.Module) -> int:
+    """Rewrites the scatters of a module in place, and returns how many of them had another form."""
+    scatters, ranges = [op for op in ops_in(module.operation) if op.name == SCATTER], Ranges()
+    told = [_told(op, ranges) for op in scatters]  # all of them first: ranges are those of a module that stays as it is
+    return sum(_simplify(op, kept) for op, kept in zip(scatters, told, strict=True))
 
 
-def _insert(op: ir.Operation) -> bool:
-    numbers = stablehlo.ScatterDimensionNumbers(op.attributes[_NUMBERS])
-    count = (len(op.operands) - 1) // 2
-    operand, updates = (ir.RankedTensorType(op.operands[at].type) for at in (0, count + 1))
+def _numbers_of(op: ir.Operation) -> stablehlo.ScatterDimensionNumbers:
+    return stablehlo.ScatterDimensionNumbers(op.attributes[_NUMBERS])
+
+
+def _windows(op: ir.Operation) -> dict[int, int]:
+    """Returns the dimensions of the operand that windows have, each with that of the updates."""
+    numbers, rank = _numbers_of(op), ir.ShapedType(op.operands[0].type).rank
     apart = [*numbers.inserted_window_dims, *numbers.input_batching_dims]
-    pointed = numbers.scattered_dims_to_operand_dims
-    dims = (dim for dim in range(operand.rank) if dim not in apart)
-    windows = zip(dims, numbers.update_window_dims, strict=True)
-    inserted = {dim: window for dim, window in windows if dim in pointed and updates.shape[window] == 1}
-    if not inserted or not updates.has_static_shape:
+    return dict(zip((dim for dim in range(rank) if dim not in apart), numbers.update_window_dims, strict=True))
+
+
+def _told(op: ir.Operation, ranges: Ranges) -> list[int]:
+    """Returns the components of the indices that say where a window goes; all of them if none does. S2"""
+    numbers, indices = _numbers_of(op), op.operands[_count(op)]
+    pointed, windows = list(numbers.scattered_dims_to_operand_dims), _windows(op)
+    operand, updates = (ir.ShapedType(op.operands[at].type).shape for at in (0, _count(op) + 1))
+
+    def is_told(component: int, dim: int) -> bool:
+        if dim not in windows or operand[dim] != updates[windows[dim]]:
+            return True
+        return ranges.along(indices, numbers.index_vector_dim, component) != (0, 0)
+
+    kept = [component for component, dim in enumerate(pointed) if len(pointed) == 1 or is_told(component, dim)]
+    return kept or list(range(len(pointed)))
+
+
+def _count(op: ir.Operation) -> int:
+    """Returns how many operands a scatter updates; then come the indices, and as many updates."""
+    return (len(op.operands) - 1) // 2
+
+
+def _simplify(op: ir.Operation, kept: Sequence[int]) -> bool:
+    numbers, count = _numbers_of(op), _count(op)
+    updates = ir.RankedTensorType(op.operands[count + 1].type)
+    before = list(numbers.scattered_dims_to_operand_dims)
+    pointed = [before[each] for each in kept]
+    inserted = {dim: at for dim, at in _windows(op).items() if dim in pointed and updates.shape[at] == 1}
+    if not updates.has_static_shape or not inserted and pointed == before:
         return False
-    kept = [dim for dim in range(updates.rank) if dim not in inserted.values()]
     with op.location, ir.InsertionPoint(op):
-        for at in range(count + 1, len(op.operands)):
-            op.operands[at] = _without(op.operands[at], kept)
+        if pointed != before:
+            op.operands[count] = _components(op.operands[count], numbers.index_vector_dim, kept)
+        if inserted:
+            _insert(op, inserted)
         op.attributes[_NUMBERS] = stablehlo.ScatterDimensionNumbers.get(
-            [kept.index(dim) for dim in numbers.update_window_dims if dim in kept],
+            _kept_windows(updates.rank, numbers.update_window_dims, inserted),
             sorted({*numbers.inserted_window_dims, *inserted}),
             list(numbers.input_batching_dims),
             list(numbers.scatter_indices_batching_dims),
-            list(pointed),
+            pointed,
             numbers.index_vector_dim,
         )
     return True
+
+
+def _components(indices: ir.Value, dim: int, kept: Sequence[int]) -> ir.Value:
+    """Returns some of the components of indices, in their order."""
+    shape = ir.ShapedType(indices.type).shape
+    starts, limits, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    parts = []
+    for component in kept:
+        starts[dim], limits[dim] = component, component + 1
+        parts.append(stablehlo.slice(indices, starts, limits, strides))
+    return parts[0] if len(parts) == 1 else stablehlo.concatenate(parts, dim)
+
+
+def _kept_dims(rank: int, inserted: Mapping[int, int]) -> list[int]:
+    return [dim for dim in range(rank) if dim not in inserted.values()]
+
+
+def _kept_windows(rank: int, windows: Sequence[int], inserted: Mapping[int, int]) -> list[int]:
+    kept = _kept_dims(rank, inserted)
+    return [kept.index(dim) for dim in windows if dim in kept]
+
+
+def _insert(op: ir.Operation, inserted: Mapping[int, int]) -> None:
+    """Takes dimensions of size 1 out of the updates. S1"""
+    for at in range(_count(op) + 1, len(op.operands)):
+        kept = _kept_dims(ir.ShapedType(op.operands[at].type).rank, inserted)
+        op.operands[at] = _without(op.operands[at], kept)
 
 
 def _without(value: ir.Value, kept: Sequence[int]) -> ir.Value:

@@ -15,8 +15,9 @@ promises of one kind of form err alike, those of another kind in another way, an
 - A form that needs too much memory, or that fails, lets the next one try. The number of finalists is bounded. If none
   will do, forms that XLA does not compile for CPU devices are finalists, too.
 
-Sets of sites keep their promises within a few percent: they leave XLA's collectives around them as they are. A module
-that is written per device promises more than it keeps where the target's compiler makes much of stock XLA's program.
+Sets of sites keep their promises within a few percent where the target's compiler makes little of stock XLA's program:
+they leave XLA's collectives around them as they are. Where it makes much of it, it may make more of some sets, or less.
+A module that is written per device promises more than it keeps there.
 """
 
 from __future__ import annotations
@@ -56,8 +57,13 @@ class Finalists:
 
     @property
     def least_s(self) -> float:
-        """Returns the most that any form promises."""
+        """Returns the seconds of the form that promises most."""
         return min((self.seconds(number) for number in range(len(self.promised))), default=float("inf"))
+
+    @property
+    def least_possible_s(self) -> float:
+        """Returns the same if that promise errs by as much again as the scale, on the safe side."""
+        return self.least_s * min(self.scale, 1 / self.scale) if self.scale else 0.0
 
     def measure(self, measure: Callable[[int], Outcome]) -> None:
         """Measures finalists until no other form promises to be better than they and than the module as it came."""

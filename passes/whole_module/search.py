@@ -162,7 +162,8 @@ class Search:
         """Searches with the forms as XLA partitions them for CPU devices, and has the target's compiler measure the
         finalists; None where that says nothing or is no faster.
 
-        The sets of sites have finalists unless a form that is written per device is clearly better than they promise.
+        The sets of sites have finalists unless a form that is written per device is clearly better than they may be,
+        however far their promises are off.
         """
         forms = self.forms
         if forms.criterion.policy != BETTER or not forms.is_slow or not forms.stock.is_ok:
@@ -213,8 +214,8 @@ class Search:
         return Found(choice, told, outcomes, wholes, promise)
 
     def _is_beaten(self, islands: Finalists, wholes: Finalists) -> bool:
-        """Returns whether a form that is written per device is clearly better than the sets of sites promise."""
-        least = replace(self.none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * islands.least_s)
+        """Returns whether a form that is written per device is clearly better than any set of sites may be."""
+        least = replace(self.none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * islands.least_possible_s)
         numbers = list(wholes.outcomes)
         if (winner := best_of(list(wholes.outcomes.values()), least)) is None:
             return False

@@ -25,11 +25,13 @@ def ranges_in(function, *arguments, name="stablehlo.dynamic_slice"):
         return [each for operand in op.operands if (each := Ranges().of(operand)) is not None]
 
 
-def range_of_result(function, *arguments):
+def range_of_result(function, *arguments, along=None):
+    """Returns the range of a result; with `along`, a dimension and a place on it, of the elements there."""
     module = jax.jit(function).lower(*arguments).compiler_ir("stablehlo")
     with module.context:
         main = next(op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
-        return Ranges().of(terminator_of(main.regions[0].blocks[0]).operands[0])
+        result = terminator_of(main.regions[0].blocks[0]).operands[0]
+        return Ranges().of(result) if along is None else Ranges().along(result, *along)
 
 
 X = np.zeros((8, 4), np.float32)
@@ -195,6 +197,28 @@ def test_calls_that_fan_out_are_looked_at_once():
     assert range_returned(functions + last + main.replace("@f38", "@f0")) in ((7, 7), I32)  # too deep to be known
 
 
+def starts_of_a_batch(rows):
+    """Returns starts as JAX writes them for a batch of updates in [8, 16, 4]: each clamped, some of them known."""
+    columns = jnp.full_like(rows, 7)
+    starts = jnp.stack([rows, columns, jnp.zeros_like(rows)], axis=1)
+    return lax.clamp(jnp.int32(0), starts, jnp.broadcast_to(jnp.asarray([7, 12, 0], jnp.int32), starts.shape))
+
+
+@pytest.mark.parametrize(("component", "found"), [(0, (0, 7)), (1, (7, 7)), (2, (0, 0))])
+def test_components_of_starts_have_ranges_of_their_own(component, found):
+    assert range_of_result(starts_of_a_batch, np.zeros(5, np.int32)) == (0, 12)
+    assert range_of_result(starts_of_a_batch, np.zeros(5, np.int32), along=(1, component)) == found
+
+
+def test_places_are_found_behind_reshapes_that_keep_the_dimension_and_only_there():
+    def places(x, shape):
+        return jnp.reshape(x + lax.broadcasted_iota(jnp.int32, (3, 4), 1), shape)
+
+    x = np.zeros((3, 4), np.int32)
+    for shape, along, found in (((3, 1, 4), (2, 3), (3, 3)), ((4, 3), (0, 3), (0, 3)), ((12,), (0, 5), (0, 3))):
+        assert range_of_result(lambda x, to=shape: places(lax.clamp(0, x, 0), to), x, along=along) == found
+
+
 @st.composite
 def expressions(draw, kind, depth=4):
     """Returns a function of three vectors of a type, made of random arithmetic."""
@@ -233,3 +257,12 @@ def test_what_is_computed_lies_between(data):
     least, most = range_of_result(lambda a, b: function(a, b, few), *vectors)
     values = np.asarray(jax.jit(lambda a, b: function(a, b, few))(*vectors)).astype(np.int64)
     assert least <= values.min() and values.max() <= most
+
+    def table(a, b):
+        return jnp.concatenate([function(a, b, few)[:, None], jnp.stack([a, few], axis=1)], axis=1) + few[:3]
+
+    shown = np.asarray(jax.jit(table)(*vectors)).astype(np.int64)
+    for dimension, place in ((0, 4), (1, 0), (1, 1), (1, 2)):
+        least, most = range_of_result(table, *vectors, along=(dimension, place))
+        part = shown.take(place, dimension)
+        assert least <= part.min() and part.max() <= most

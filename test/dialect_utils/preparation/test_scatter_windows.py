@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scatters lose windows of size 1 along the dimensions that indices point into, and write what they wrote before."""
+"""Scatters lose windows of size 1 and indices that are known to be 0, and write what they wrote before."""
 
 import numpy as np
 import pytest
 
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
-from reshard.dialect_utils.preparation.scatter_windows import insert_unit_windows
+from reshard.dialect_utils.preparation.scatter_windows import simplify_scatters
 from reshard.dialect_utils.xla.child import shared_child
 
 ADDED = """^bb0(%p: tensor<i32>, %q: tensor<i32>):
@@ -76,10 +76,10 @@ def scatter(operand: str, indices: str, updates: str, numbers: str, unused: str 
 def test_windows_of_one_element_are_inserted_and_nothing_else_changes(operand, indices, updates, numbers, after):
     module = scatter(operand, indices, updates, numbers)
     before, random = str(module), np.random.default_rng(0)
-    assert insert_unit_windows(module) == 1
+    assert simplify_scatters(module) == 1
     assert module.operation.verify()
     assert f"#stablehlo.scatter<{after}>" in str(module)
-    assert insert_unit_windows(module) == 0
+    assert simplify_scatters(module) == 0
     shapes = [tuple(map(int, each.split("x"))) for each in (operand, indices, updates)]
     inputs = [random.integers(-2, 18, shape, dtype=np.int32) for shape in shapes]  # some point outside
     inputs[1].flat[0] = 0
@@ -101,7 +101,65 @@ def test_windows_of_one_element_are_inserted_and_nothing_else_changes(operand, i
 def test_other_windows_stay(updates, numbers):
     module = scatter("4x16", "3x1", updates, numbers)
     before = str(module)
-    assert insert_unit_windows(module) == 0 and str(module) == before
+    assert simplify_scatters(module) == 0 and str(module) == before
+
+
+def batched_update(shape, start, most, rows=1) -> str:
+    """Returns a module that updates a slice of each array of a batch, as JAX writes it.
+
+    Args:
+      shape: of an array. start: the components of a start, one of them the word `row`. most: what they are clamped to.
+    """
+    batch, of = "x".join(map(str, (5, *shape))), len(shape)
+    names = ["%r" if each == "row" else f"%z{at}" for at, each in enumerate(start)]
+    parts = [
+        f"%z{at} = stablehlo.constant dense<{each}> : tensor<5x1xi32>" for at, each in enumerate(start) if each != "row"
+    ]
+    updates = "x".join(map(str, (5, rows, *shape[1:])))
+    windows = ", ".join(map(str, range(1, of + 1)))
+    ones = ", ".join(["tensor<5x1xi32>"] * of)
+    return f"""
+    module attributes {{mhlo.num_partitions = 1 : i32}} {{
+    func.func public @main(%a: tensor<{batch}xi32>, %i: tensor<5xi32>, %u: tensor<{updates}xi32>)
+        -> tensor<{batch}xi32> {{
+      %r = stablehlo.reshape %i : (tensor<5xi32>) -> tensor<5x1xi32>
+      {" ".join(parts)}
+      %c = stablehlo.concatenate {", ".join(names)}, dim = 1 : ({ones}) -> tensor<5x{of}xi32>
+      %least = stablehlo.constant dense<0> : tensor<i32>
+      %m = stablehlo.constant dense<{list(most)}> : tensor<{of}xi32>
+      %most = stablehlo.broadcast_in_dim %m, dims = [1] : (tensor<{of}xi32>) -> tensor<5x{of}xi32>
+      %starts = stablehlo.clamp %least, %c, %most : (tensor<i32>, tensor<5x{of}xi32>, tensor<5x{of}xi32>)
+        -> tensor<5x{of}xi32>
+      %0 = "stablehlo.scatter"(%a, %starts, %u) <{{scatter_dimension_numbers = #stablehlo.scatter<
+          update_window_dims = [{windows}], input_batching_dims = [0], scatter_indices_batching_dims = [0],
+          scatter_dims_to_operand_dims = [{windows}], index_vector_dim = 1>}}> ({{
+        {ADDED}
+      }}) : (tensor<{batch}xi32>, tensor<5x{of}xi32>, tensor<{updates}xi32>) -> tensor<{batch}xi32>
+      return %0 : tensor<{batch}xi32>
+    }}}}"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "start", "most", "rows", "pointed"),
+    [
+        ((16, 3, 4), ("row", 0, 0), (15, 0, 0), 1, "scatter_dims_to_operand_dims = [1]"),
+        ((16, 3, 4), ("row", 9, 0), (15, 0, 0), 1, "scatter_dims_to_operand_dims = [1]"),
+        ((16, 3, 4), ("row", 0, 0), (14, 0, 0), 2, "scatter_dims_to_operand_dims = [1]"),
+        ((16, 3, 4), ("row", 0, 2), (15, 0, 9), 1, "scatter_dims_to_operand_dims = [1, 3]"),
+        ((1, 3), ("row", 0), (0, 0), 1, "scatter_dims_to_operand_dims = [1, 2]"),
+    ],
+    ids=("one row", "clamped to 0", "two rows", "windows outside are not written", "no place to choose"),
+)
+def test_indices_that_are_known_to_be_0_are_left_out(shape, start, most, rows, pointed):
+    before, random = batched_update(shape, start, most, rows), np.random.default_rng(0)
+    module = ir.Module.parse(before)
+    assert simplify_scatters(module) == 1 and module.operation.verify()
+    assert f"{pointed}," in str(module)
+    inputs = [random.integers(-20, 20, dims, dtype=np.int32) for dims in ((5, *shape), (5,), (5, rows, *shape[1:]))]
+    ran = [shared_child().run(each, inputs, 1) for each in (before, str(module))]
+    assert [each.status for each in ran] == ["ok", "ok"]
+    np.testing.assert_array_equal(ran[0].outputs[0], ran[1].outputs[0])
+    assert (ran[0].outputs[0] != inputs[0]).any() == (max(start[1:]) != 2)
 
 
 def test_a_reshape_that_adds_the_dimension_is_taken_back():
@@ -117,7 +175,7 @@ def test_a_reshape_that_adds_the_dimension_is_taken_back():
           -> (tensor<4x16xi32>, tensor<4x16xi32>)
       return %0#0, %0#1 : tensor<4x16xi32>, tensor<4x16xi32>
     }""")
-    assert insert_unit_windows(module) == 1 and module.operation.verify()
+    assert simplify_scatters(module) == 1 and module.operation.verify()
     (op,) = (op for op in ops_in(module.operation) if op.name == "stablehlo.scatter")
     given = module.body.operations[0].regions[0].blocks[0].arguments[3]
     assert [op.operands[at] for at in (3, 4)] == [given, given]

@@ -46,6 +46,26 @@ COLUMNS = """module @columns {
   }
 }
 """
+# Each sequence of a batch writes the row at its own position, as `vmap` of `dynamic_update_slice` does.
+ROWS = """module @rows {
+  sdy.mesh @mesh = <["x"=8]>
+  func.func public @main(
+      %arg0: tensor<256x1024x8x128xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}, {}]>},
+      %arg1: tensor<256x1xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+      %arg2: tensor<256x1x8x128xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}, {}]>})
+      -> (tensor<256x1024x8x128xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}, {}]>}) {
+    %zeros = stablehlo.constant dense<0> : tensor<256x2xi32>
+    %starts = stablehlo.concatenate %arg1, %zeros, dim = 1 : (tensor<256x1xi32>, tensor<256x2xi32>) -> tensor<256x3xi32>
+    %0 = "stablehlo.scatter"(%arg0, %starts, %arg2) <{scatter_dimension_numbers = #stablehlo.scatter<
+        update_window_dims = [1, 2, 3], input_batching_dims = [0], scatter_indices_batching_dims = [0],
+        scatter_dims_to_operand_dims = [1, 2, 3], index_vector_dim = 1>}> ({
+      ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+      stablehlo.return %b : tensor<bf16>
+    }) : (tensor<256x1024x8x128xbf16>, tensor<256x3xi32>, tensor<256x1x8x128xbf16>) -> tensor<256x1024x8x128xbf16>
+    return %0 : tensor<256x1024x8x128xbf16>
+  }
+}
+"""
 SWAP_OF_TWO = cube('["x"=4, "y"=2]', '[{"x"}, {"y"}, {}]', '[{"x"}, {}, {"y"}]')
 
 
@@ -127,10 +147,13 @@ class TestTpu:
         assert compiled.collectives == (KindCount("all_to_all", 1, 1),)
         assert compiled.estimated_seconds > 0
 
-    def test_the_compiler_has_a_kernel_for_the_scatters_of_modules_written_per_device(self, compiled_for):
-        """It makes a loop over the updates of the same scatter with windows of one element; see `scatter_windows`."""
+    @pytest.mark.parametrize("text", [COLUMNS, ROWS], ids=("columns", "a row of each sequence"))
+    def test_the_compiler_has_a_kernel_for_the_scatters_of_modules_written_per_device(self, text, compiled_for):
+        """It makes a loop over the updates of the same scatters as they came; see `scatter_windows`."""
+        as_it_came = compiled_for("tpu:v5e:2x4", text, keeps_schedule=True)
+        assert as_it_came.is_ok and " while(" in as_it_came.scheduled_text
         with make_context() as context, ir.Location.unknown(context):
-            module = ir.Module.parse(COLUMNS)
+            module = ir.Module.parse(text)
             Pipeline.emitting("local", {"platform": "tpu"}).run(module, Session())
             found = compiled_for("tpu:v5e:2x4", str(module), keeps_schedule=True)
         assert found.is_ok and " scatter(" in found.scheduled_text and " while(" not in found.scheduled_text
