@@ -5,11 +5,11 @@
         [--policy better] [--emit auto] [--journal FILE.jsonl] [--out FILE.md]
 
 The programs are those of `python -m benchmarks.programs list`. Each is lowered for a mesh with its own axes; the
-smallest axis is doubled until the mesh has as many devices as the target. Then the program goes through the pipeline
-and the whole-module check, as in `reshard-opt --compile-for=TARGET`. TPU targets need libtpu; cuda targets need jax's
-CUDA plug-in. Answers of compilers are cached on disk; with `RESHARD_CACHE=off` they are asked again. A run with a
-journal that was stopped goes on where it ended. The exit status is 1 if a program fails, needs more memory than stock,
-or is more than 2 % longer by the compiler's own estimate.
+smallest axis is doubled until the mesh has as many devices as the target, or others where arrays do not divide. Then
+the program goes through the pipeline and the whole-module check, as in `reshard-opt --compile-for=TARGET`. TPU targets
+need libtpu; cuda targets need jax's CUDA plug-in. Answers of compilers are cached on disk; with `RESHARD_CACHE=off`
+they are asked again. A run with a journal that was stopped goes on where it ended. The exit status is 1 if a program
+fails, needs more memory than stock, or is more than 2 % longer by the compiler's own estimate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from functools import cache, partial
 from pathlib import Path
 
 import jax
-import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -228,20 +227,6 @@ def programs_of(text: str) -> list[Program]:
     return [known[name] for name in text.split(",")]
 
 
-def scaled_axes(axes: Sequence[tuple[str, int]], devices: int) -> tuple[tuple[str, int], ...]:
-    """Returns a mesh's axes for more devices: it doubles the smallest axis, the outermost of equal ones, in turn.
-
-    Example:
-      >>> scaled_axes((("data", 2), ("fsdp", 2), ("tensor", 2)), 64)
-      (('data', 4), ('fsdp', 4), ('tensor', 4))
-    """
-    names, sizes = zip(*axes)
-    scaled = list(sizes)
-    while np.prod(scaled) < devices:
-        scaled[scaled.index(min(scaled))] *= 2
-    return tuple(zip(names, scaled))
-
-
 @cache
 def child_for(timeout_s: float) -> XlaChild:
     """Returns a child process whose compilations count as a hang only after so many seconds."""
@@ -252,10 +237,9 @@ def child_for(timeout_s: float) -> XlaChild:
 
 
 def _measured(entry: Program, target: Target, options: argparse.Namespace, size: str, child: XlaChild) -> Row:
-    axes = scaled_axes(entry.mesh_axes, target.devices)
+    axes, lowered = entry.lower_over(target.devices, size)
     mesh = ", ".join(f"{name}={size}" for name, size in axes)
-    text = entry.lower(size, axes).as_text()
-    return measured(entry.name, mesh, text, target, options.emit, options.policy, child)
+    return measured(entry.name, mesh, lowered.as_text(), target, options.emit, options.policy, child)
 
 
 def measured(name: str, mesh: str, text: str, target: Target, emit: str, policy: str, child: XlaChild) -> Row:

@@ -129,14 +129,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _text(name: str, options: argparse.Namespace) -> str:
     """Returns the lowered program of a name, for the devices of the target."""
-    from benchmarks.ahead_of_time import programs_of, scaled_axes  # it loads jax
+    from benchmarks.ahead_of_time import programs_of  # it loads jax
     from benchmarks.overlap import fsdp
 
     if name in fsdp.NAMES:
         return fsdp.lowered(name, options.target.devices).as_text()
     (entry,) = programs_of(name)
     size = options.size if options.size in entry.sizes else entry.sizes[-1]
-    return entry.lower(size, scaled_axes(entry.mesh_axes, options.target.devices)).as_text()
+    return entry.lower_over(options.target.devices, size)[1].as_text()
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 SIZES = ("small", "demo", "large")
 DISTRIBUTIONS = {"haiku": "dm-haiku", "jax_cfd": "jax-cfd"}  # where the module is not called like what pip installs
+
+Axes = tuple[tuple[str, int], ...]  # (name, size) of every axis of a mesh, major to minor
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Program:
 
     name: str
     summary: str
-    mesh_axes: tuple[tuple[str, int], ...]
+    mesh_axes: Axes
     setup: Callable[[Mesh, str], Setup]
     libraries: tuple[str, ...] = ()
     sizes: tuple[str, ...] = SIZES
@@ -104,6 +108,43 @@ class Program:
         """Returns the program, lowered for its own mesh or one of other `axes`."""
         function, args = self.build(self.mesh(axes), size)
         return function.lower(*args)
+
+    def lower_over(self, devices: int, size: str = "demo") -> tuple[Axes, jax.stages.Lowered]:
+        """Returns the axes of a mesh over so many devices, and the program, lowered for it.
+
+        It is the first one of `meshes_over` over which the program's arrays divide.
+
+        Raises: ValueError, jax's of the first mesh, if they divide over none.
+        """
+        problem = None
+        for axes in meshes_over(self.mesh_axes, devices):
+            try:
+                return axes, self.lower(size, axes)
+            except ValueError as error:
+                problem = problem or error
+        raise problem or ValueError(f"the mesh of {self.name} does not grow to {devices} devices")
+
+
+def meshes_over(axes: Axes, devices: int) -> Iterator[Axes]:
+    """Yields the axes of a mesh, doubled until there are so many devices, the most even meshes first.
+
+    In the first one the smallest axis is doubled, the outermost of equal ones, in turn.
+
+    Example:
+      >>> [[size for _, size in mesh] for mesh in meshes_over((("data", 2), ("model", 4)), 32)]
+      [[8, 4], [4, 8], [2, 16]]
+    """
+    names, sizes = zip(*axes)
+    first = list(sizes)
+    while math.prod(first) < devices:
+        first[first.index(min(first))] *= 2
+    doubled = math.prod(first) // math.prod(sizes)
+    powers = [1 << each for each in range(doubled.bit_length())]
+    ways = (by for by in itertools.product(powers, repeat=len(sizes)) if math.prod(by) == doubled)
+    meshes = {tuple(size * each for size, each in zip(sizes, by)) for by in ways}
+    others = sorted(meshes - {tuple(first)}, key=lambda mesh: (max(mesh) / min(mesh), [-size for size in mesh]))
+    for mesh in (tuple(first), *others):
+        yield tuple(zip(names, mesh))
 
 
 def layout(mesh: Mesh, *spec) -> NamedSharding:

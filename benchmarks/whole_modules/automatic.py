@@ -5,11 +5,12 @@
         [--limit 1.0] [--meshes 1] [--journal FILE.jsonl] [--out FILE.md] [--verify]
 
 Each program is lowered for its own mesh, whose smallest axis is doubled until there are as many devices as in the
-network, and compiled as it is by stock XLA and after `reshard-opt`. Then all its shardings are taken out, and `reshard
-auto` chooses the layouts by the model, within `--limit` times the memory of stock XLA's program (0: no limit). A
-program with manual computations keeps its mesh. Times are modelled, collectives and local work one after the other.
-With `--verify`, the chosen program runs on small random inputs, and its outputs are compared with those on one device.
-The exit status is 1 if a program fails, is slower than one of its annotated forms, or computes other values.
+network, or others where its arrays do not divide, and compiled as it is by stock XLA and after `reshard-opt`. Then all
+its shardings are taken out, and `reshard auto` chooses the layouts by the model, within `--limit` times the memory of
+stock XLA's program (0: no limit). A program with manual computations keeps its mesh. Times are modelled, collectives
+and local work one after the other. With `--verify`, the chosen program runs on small random inputs, and its outputs are
+compared with those on one device. The exit status is 1 if a program fails, is slower than one of its annotated forms,
+or computes other values.
 """
 
 from __future__ import annotations
@@ -117,15 +118,13 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _measured(name: str, topology: str, options: argparse.Namespace) -> Row:
-    from benchmarks.ahead_of_time import scaled_axes
     from benchmarks.programs.catalogue import every_program
 
     program = next(each for each in every_program() if each.name == name)
     size = options.size if options.size in program.sizes else program.sizes[-1]
     network = SiteNetwork(option_text(topology))
-    axes = scaled_axes(program.mesh_axes, network.topology.size)
     try:
-        lowered = program.lower(size, axes)
+        _, lowered = program.lower_over(network.topology.size, size)
     except ValueError as error:  # jax's, of an array that does not divide
         return Row(name, topology, problem=str(error).splitlines()[0])
     try:

@@ -123,9 +123,8 @@ def _pairs(options: argparse.Namespace) -> Iterator[Pair]:
 
 def _compared(entry: Program, target: Target, size: str, options: argparse.Namespace) -> Pair:
     child = ahead_of_time.child_for(options.timeout)
-    axes = ahead_of_time.scaled_axes(entry.mesh_axes, target.devices)
-    own = Mesh(axes)
-    text = entry.lower(size, axes).as_text()
+    axes, lowered = entry.lower_over(target.devices, size)
+    own, text = Mesh(axes), lowered.as_text()
     annotated = ahead_of_time.measured(entry.name, mesh_text(own), text, target, "auto", "better", child)
     if annotated.stock is None or annotated.stock.problem:
         return Pair(annotated)

@@ -114,11 +114,10 @@ def text_of(name: str, devices: int, size: str) -> str:
     """Returns the module of a program for a number of devices."""
     if name.endswith(".mlir"):
         return Path(name).read_text()
-    from benchmarks.ahead_of_time import scaled_axes
     from benchmarks.programs.catalogue import every_program
 
     entry = next(each for each in every_program() if each.name == name)
-    return entry.lower(size, scaled_axes(entry.mesh_axes, devices)).as_text()
+    return entry.lower_over(devices, size)[1].as_text()
 
 
 def _measured(name: str, topology: str, options: argparse.Namespace) -> Row:

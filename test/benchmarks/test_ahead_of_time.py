@@ -3,13 +3,11 @@
 
 from argparse import Namespace
 from dataclasses import replace
-from math import prod
 
 import pytest
 
 from benchmarks import ahead_of_time
-from benchmarks.ahead_of_time import Row, scaled_axes
-from benchmarks.programs.catalogue import every_program
+from benchmarks.ahead_of_time import Row
 from benchmarks.programs.program import Program
 from reshard.dialect_utils.xla import compile_targets
 from reshard.dialect_utils.xla.child import Compiled
@@ -27,15 +25,6 @@ STOCK = Compiled(
     peak_memory_bytes=1 << 21,
     estimated_seconds=1e-3,
 )
-
-
-@pytest.mark.parametrize("devices", [8, 16, 64, 128, 256])
-def test_meshes_grow_with_their_smallest_axis_first(devices):
-    for each in every_program():
-        axes = scaled_axes(each.mesh_axes, devices)
-        assert [name for name, _ in axes] == [name for name, _ in each.mesh_axes]
-        assert prod(size for _, size in axes) == devices
-    assert scaled_axes((("data", 2), ("fsdp", 2), ("tensor", 2)), 32) == (("data", 4), ("fsdp", 4), ("tensor", 2))
 
 
 def row_of(stock: Compiled, ours: Compiled) -> Row:

@@ -3,6 +3,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from benchmarks.programs.__main__ import main, use_devices
 from benchmarks.programs.catalogue import LIBRARIES, PROGRAMS, every_program
 from benchmarks.programs.manual.partly_manual import PARTLY_MANUAL
 from benchmarks.programs.manual.shard_maps import SHARD_MAPS
-from benchmarks.programs.program import DISTRIBUTIONS
+from benchmarks.programs.program import DISTRIBUTIONS, Program, Setup, meshes_over
 
 ROOT = Path(__file__).resolve().parents[3]
 CONVERSIONS = ("zero_gradient", "batch_from_rows", "layer_stack", "layer_stack_gradient")
@@ -45,6 +46,35 @@ def run(entry):
 
 print(json.dumps({entry.name: run(entry) for entry in PROGRAMS if entry.name in sys.argv[1:]}))
 """
+
+
+@pytest.mark.parametrize("devices", [8, 16, 64, 128, 256])
+def test_meshes_grow_with_their_smallest_axis_first(devices):
+    for each in every_program():
+        meshes = list(meshes_over(each.mesh_axes, devices))
+        assert len(meshes) == len(set(meshes))
+        for axes in meshes:
+            assert [name for name, _ in axes] == [name for name, _ in each.mesh_axes]
+            assert math.prod(size for _, size in axes) == devices
+    first, *_ = meshes_over((("data", 2), ("fsdp", 2), ("tensor", 2)), 32)
+    assert first == (("data", 4), ("fsdp", 4), ("tensor", 2))
+
+
+@pytest.mark.parametrize(("rows", "columns", "found"), [(16, 16, (8, 8)), (16, 4, (16, 4)), (16, 2, None)])
+def test_a_program_is_lowered_for_the_most_even_mesh_that_divides_its_arrays(rows, columns, found, monkeypatch):
+    def lower(program, size, axes):
+        sizes = tuple(each for _, each in axes)
+        if rows % sizes[0] or columns % sizes[1]:
+            raise ValueError(f"{rows}x{columns} does not divide over {sizes}")
+        return sizes
+
+    monkeypatch.setattr(Program, "lower", lower)
+    program = Program("plain", "", (("x", 4), ("y", 2)), lambda mesh, size: Setup(len, tuple, ()))
+    if found:
+        assert program.lower_over(64, "small")[1] == found
+    else:
+        with pytest.raises(ValueError, match="over \\(8, 8\\)"):
+            program.lower_over(64, "small")
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess:
