@@ -26,7 +26,7 @@ def build_vision_transformer(mesh: Mesh, size: str = "demo"):
         "demo": (8, 128, 8, 4, 8, 32),
         "small": (8, 16, 4, 2, 4, 4),
         "pod": (64, 128, 8, 2, 16, 16),
-        "large": (16, 768, 16, 2, 16, 128),
+        "large": (max(16, mesh.size), 768, 16, 2, 16, 128),
     }[size]
     width, classes = heads * head_size, 64
     tokens, features = (side // patch) ** 2, 3 * patch * patch

@@ -161,7 +161,7 @@ def build_moe_layer(mesh: Mesh, size: str = "demo"):
         "demo": (8, 256, 256, 1024, 16),
         "small": (8, 16, 8, 16, 8),
         "pod": (256, 64, 128, 512, 64),
-        "large": (16, 2048, 2048, 4096, 16),
+        "large": (max(16, mesh.size), 2048, 2048, 4096, 16),
     }[size]
     capacity = 5 * 2 * tokens // (4 * experts)  # a quarter more than two balanced choices need
     by_group = layout(mesh, ("data", "expert"))
