@@ -33,6 +33,7 @@ from reshard.passes.whole_module.pipelined import keeps_sums, overlapping
 
 TIME, BYTES = "time", "bytes"
 PIPELINES = ", with pipelines"  # behind all of it: products before collectives are sent block by block
+_PIPELINES = re.compile(rf"{PIPELINES}((?: \d+)*)$")  # with the numbers of some of them, counted from 0; none: all
 PRODUCTS = ", products compared"  # likewise: each is split in the way that takes least time
 FIRST_FORMS = (TIME, TIME + PRODUCTS)
 ALL_FORMS = (TIME, BYTES, TIME + PRODUCTS)
@@ -93,11 +94,27 @@ def pipeline_for(pipeline: Pipeline, form: str) -> Pipeline:
     It plans the sites too: results that the caller left open keep the layouts that are found then.
     """
     planning, rewriting = cut_at_sites(pipeline)
-    elements = (*planning.elements, *_converting(rewriting, form.removesuffix(PIPELINES)).elements)
-    if form.endswith(PIPELINES):
+    elements = (*planning.elements, *_converting(rewriting, _PIPELINES.sub("", form)).elements)
+    if pipelines := _PIPELINES.search(form):
         writer = _writer(rewriting)
-        elements += overlapping(writer.network, writer.platform, keeps_sums(pipeline), sends_only=True).elements
+        overlap = overlapping(writer.network, writer.platform, keeps_sums(pipeline), sends_only=True)
+        elements += overlap.with_options({"only": "+".join(pipelines[1].split())}).elements
     return Pipeline(elements)
+
+
+def with_pipelines(form: TakenOver, module: ir.Module, rows: Sequence[dict], numbers: Sequence[int] = ()) -> TakenOver:
+    """Returns a form with pipelines in it.
+
+    Args:
+      module: the form's, with the pipelines. rows: theirs. numbers: theirs, counted from 0; none: these are all that
+        promise something.
+    """
+    name = form.form + " ".join([PIPELINES, *map(str, numbers)])
+    return replace(form, module=module, form=name, rows=(*form.rows, *rows))
+
+
+def has_pipelines(form: TakenOver) -> bool:
+    return _PIPELINES.search(form.form) is not None
 
 
 def _converting(rewriting: Pipeline, form: str) -> Pipeline:

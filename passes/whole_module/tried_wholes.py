@@ -6,7 +6,8 @@ than the best one with islands:
 
 - *fewest bytes*: if a form would be clearly faster, but lacks memory;
 - *beside loops*, which stay with XLA: if there are any;
-- *pipelines* around what the fastest form sends: if they promise enough, and the target's compiler is asked for.
+- *pipelines* around what the fastest form sends: if they promise enough, and the target's compiler is asked for; all of
+  them, and if these will not do, those of one pattern.
 
 The last ones are tried in any case:
 
@@ -19,7 +20,7 @@ The last ones are tried in any case:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in
@@ -37,20 +38,22 @@ from reshard.passes.whole_module.module_cost import (
     compared,
     is_clearly_faster,
 )
-from reshard.passes.whole_module.pipelined import keeps_sums, pipelined, promised_s
+from reshard.passes.whole_module.pipelined import by_pattern, keeps_sums, pipelined, promised_s
 from reshard.passes.whole_module.taken_over import (
     BYTES,
     LOOPS_STAY,
-    PIPELINES,
     TakenOver,
     different,
+    has_pipelines,
     take_over_as,
     take_over_beside_loops,
     take_over_holding,
     take_over_releasing,
+    with_pipelines,
 )
 
 _ALL = 2**62  # bytes: as many as there are to hold
+_MOST_PATTERNS = 2  # of pipelines that are tried alone, times the effort
 _RELEASED_SHARES = (1.1, 2, 8)  # of the bytes that a form needs too many: the compiler differs from the model
 
 
@@ -154,28 +157,39 @@ class TriedWholes:
         with self.forms.original.context:
             return take_over_beside_loops(self._source(), self._pipeline, self._session)
 
-    def with_pipelines(self, islands: Outcome) -> TakenOver | None:
-        """Returns the fastest form with pipelines of products and the sums behind them, if those promise that it is
-        clearly faster than the best form with islands; None if it would not be.
+    def with_pipelines(self, islands: Outcome) -> Iterator[TakenOver]:
+        """Yields the fastest form with pipelines of products and the collectives behind them, if those promise that it
+        is clearly faster than the best form with islands: with all of them, and then with those of a single pattern,
+        first the one that promises most. They take less memory, and a compiler may fuse those of another pattern less.
 
         Only in a form that is written per device XLA's own collectives are there to be cut.
         """
         usable = [each for each in self.tried if each.outcome.of is None or each.outcome.of.is_ok]
         is_asked = self.criterion.policy == BETTER and self.forms.is_slow and self.criterion.network.is_known
         if not usable or not is_asked:
-            return None
+            return
         fastest = min(usable, key=lambda each: each.outcome.seconds)
         whole, seconds = fastest.form, fastest.outcome.seconds
-        how = {
-            "first": 1 + max((row["site"] for row in whole.rows), default=-1),
-            "keeps_sums": keeps_sums(self._pipeline),
-            "sends_only": True,
-        }
-        written, rows = pipelined(present(whole.module), self._session, self.criterion.network, **how)
-        if not rows or seconds - promised_s(rows) > (1 - LEAST_GAIN_CONFIRMED) * islands.seconds:
-            return None
+        first = 1 + max((row["site"] for row in whole.rows), default=-1)
+        how = {"first": first, "keeps_sums": keeps_sums(self._pipeline), "sends_only": True}
+        write = functools.partial(pipelined, present(whole.module), self._session, self.criterion.network, **how)
+
+        def is_promising(rows: list[dict]) -> bool:
+            return bool(rows) and seconds - promised_s(rows) <= (1 - LEAST_GAIN_CONFIRMED) * islands.seconds
+
+        written, rows = write()
+        if not is_promising(rows):
+            return
         progress.at("whole-module check: written per device, with pipelines")
-        return replace(whole, module=written, form=whole.form + PIPELINES, rows=(*whole.rows, *rows))
+        yield with_pipelines(whole, written, rows)
+        patterns = [[row for row in rows if row["site"] in numbers] for numbers in by_pattern(rows)]
+        promising = sorted(filter(is_promising, patterns), key=promised_s, reverse=True)
+        for alone in promising[: _MOST_PATTERNS * self._session.options.effort] if len(patterns) > 1 else ():
+            numbers = [row["site"] for row in alone]
+            written, rows = write(only=numbers)
+            progress.at("whole-module check: written per device, with pipelines of one pattern")
+            kept = [row for row in rows if row["is_rewritten"]]
+            yield with_pipelines(whole, written, kept, [each - first for each in numbers])
 
     def with_more_memory(self, winner: Tried | None, islands: Outcome) -> Tried | None:
         """Returns the fastest form with more in memory while loops run, if that is the best one; None if it is not.
@@ -247,7 +261,7 @@ class TriedWholes:
             each
             for each in self.tried
             if each.outcome.of is not None
-            and not each.form.form.endswith(PIPELINES)
+            and not has_pipelines(each.form)
             and not each.form.held_bytes
             and self._limit_for(each.outcome) is not None
             and is_clearly_faster(replace(each.outcome, problem=""), islands)
@@ -306,4 +320,5 @@ class TriedWholes:
 
 def _could_hold(form: TakenOver) -> bool:
     """Returns whether a form is one of a whole module whose loops could hold what they convert in each turn."""
-    return form.holding_saves_s > 0 and not form.form.endswith((PIPELINES, LOOPS_STAY)) and not form.held_bytes
+    is_whole = not has_pipelines(form) and not form.form.endswith(LOOPS_STAY)
+    return is_whole and form.holding_saves_s > 0 and not form.held_bytes

@@ -373,9 +373,10 @@ class WholeModuleCheck:
             in_vain = found.unless_asked_in_vain(beside)
             tried.add([Tried(beside, in_vain or self.forms.outcome_of_whole(beside, choice.outcome))])
             winner = self._clearly_best(tried, choice)
-        if winner is None:
-            tried.try_one(tried.with_pipelines(choice.outcome), choice.outcome)
-            winner = self._clearly_best(tried, choice)
+        for form in tried.with_pipelines(choice.outcome) if winner is None else ():
+            tried.try_one(form, choice.outcome)
+            if (winner := self._clearly_best(tried, choice)) is not None:
+                break
         winner = tried.with_more_memory(winner, choice.outcome) or winner
         if (thin := tried.with_less_memory(winner, choice.outcome)) is not None:
             winner = thin
