@@ -17,6 +17,7 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, report, values_check
+from reshard.passes.sites.oracle import BETTER
 from reshard.passes.whole_module import tried_wholes, whole_module_check
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.joint_choice import Outcome
@@ -186,7 +187,37 @@ def test_a_form_with_pipelines_can_be_made_again():
     pipeline = Pipeline.emitting("auto", {"topology": "v5e:2x4", "platform": "tpu"})
     text = str(pipeline_for(pipeline, "time, with pipelines"))
     assert "convert-to-local" in text and "overlap-collectives{" in text and "sends-only=true" in text
+    assert " only=" not in text and "{only=" not in text
     assert "overlap" not in str(pipeline_for(pipeline, "time"))
+    assert "only=0+2" in str(pipeline_for(pipeline, "time, products compared, with pipelines 0 2"))
+
+
+def test_pipelines_are_tried_all_together_and_then_pattern_by_pattern(monkeypatch):
+    """The best pattern first, and none that promises less than such a form has to gain."""
+    rows = [
+        {"site": site, "group": f"{pattern}: {site}", "stock_us": stock_us, "our_us": 100.0, "is_rewritten": True}
+        for site, pattern, stock_us in ((3, "sum", 700.0), (4, "swap", 300.0), (5, "swap", 900.0), (6, "row", 101.0))
+    ]
+
+    def pipelined(module, session, network, *, first, keeps_sums, sends_only, only=()):
+        assert first == 3 and sends_only and not keeps_sums
+        return f"{module} with {only}", [{**each, "is_rewritten": not only or each["site"] in only} for each in rows]
+
+    monkeypatch.setattr(tried_wholes, "pipelined", pipelined)
+    whole = TakenOver("module", form="time", rows=({"site": 2},))  # pyright: ignore[reportArgumentType]
+    criterion = SimpleNamespace(policy=BETTER, network=SimpleNamespace(is_known=True))
+    forms = SimpleNamespace(criterion=criterion, is_slow=True)
+    session = Session(RunOptions())
+    wholes = TriedWholes(forms, bytes, Pipeline.emitting("auto", {}), session)  # pyright: ignore[reportArgumentType]
+    wholes.add([Tried(whole, Outcome("", 0.01))])
+    found = list(wholes.with_pipelines(Outcome("", 0.01)))
+    assert [(each.form, each.module) for each in found] == [
+        ("time, with pipelines", "module with ()"),
+        ("time, with pipelines 1 2", "module with [4, 5]"),
+        ("time, with pipelines 0", "module with [3]"),
+    ]
+    assert [[row["site"] for row in each.rows] for each in found] == [[2, 3, 4, 5, 6], [2, 4, 5], [2, 3]]
+    assert not list(wholes.with_pipelines(Outcome("", 0.005)))
 
 
 def test_the_same_values_come_out():
