@@ -110,7 +110,7 @@ class _Walk:
                 yield from self._of_instruction(scope, each, loops, with_work)
             elif with_work:
                 last = computation.instructions[each.names[-1]]
-                yield Work(last.opcode, op_name(last), len(each.names), each.flops, each.bytes_moved)
+                yield Work(last.opcode, op_name(last), len(each.names), each.flops, each.bytes_moved * each.runs)
 
     def _of_instruction(
         self, scope: Scope, instruction: Instruction, loops: tuple[str, ...], with_work: bool

@@ -20,11 +20,15 @@ executable. Collectives are not counted here: their operands and results cost no
 - W6 Twice: a value that other loops use too is computed again there, if it is computed from few arrays that are
   together not larger than what is used of it, such as masks and broadcasts; else it is written and read.
 - W7 Scheduled: in scheduled HLO each op is a loop of its own, and each fusion is one; copies and reshapes are no views.
-  An operand that a fusion hands on in its place is not moved.
+  An operand that a fusion hands on in its place is not moved. A fusion is a kernel even if it moves nothing; a copy
+  that starts and ends apart is none.
 - W8 Lines: the loops of XLA's CPU backend run in the order of their result. If that is not the order of what they read,
   memory gives whole lines all the same, and a loop uses the rest of a line only if it returns before the line has
   left the cache (`hlo_copies.reads_of_lines`). An update in place of rows shorter than a line reads and writes the rest
   of these lines.
+- W9 Windows: before anything is scheduled, a scatter whose windows have a place to choose along a dimension counts as a
+  run for each window. Compilers of TPUs make a loop of it, in which each turn takes as long as a kernel at least. They
+  have a kernel for scatters whose indices point into inserted dimensions alone (`preparation.scatter_windows`).
 """
 
 import re
@@ -92,14 +96,14 @@ def work_in(hlo_text: str, *, reads_lines: bool = False) -> tuple[LocalWork, ...
       ...   %b = f32[4,2]{1,0} parameter(1)
       ...   ROOT %d = f32[8,2]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
       ... }''')
-      (LocalWork(flops=128, bytes_moved=224, runs=1),)
+      (LocalWork(flops=128, bytes_moved=224, runs=1, kernels=1),)
     """
     module = parse_module(hlo_text)
     rows = ProgramWork(module, reads_lines).work(Scope(module, module.entry, ()))
-    return tuple(LocalWork(*each, runs) for each, runs in sorted(rows.items()))
+    return tuple(LocalWork(flops, moved, runs, kernels) for (flops, moved, kernels), runs in sorted(rows.items()))
 
 
-_Rows = Counter[tuple[int, int]]  # (FLOPs, bytes) -> runs
+_Rows = Counter[tuple[int, int, int]]  # (FLOPs, bytes, kernels) -> runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +112,14 @@ class Piece:
 
     Fields:
       names: of its instructions, in the order of the text.
+      flops, bytes_moved: of one run. runs: each time that the computation runs; see W9. kernels: see W7.
     """
 
     names: tuple[str, ...]
     flops: int
     bytes_moved: int
+    runs: int = 1
+    kernels: int = 1
 
 
 class ProgramWork:
@@ -153,11 +160,14 @@ def _add(rows: _Rows, more: _Rows, runs: int = 1) -> None:
 
 
 def _weight(rows: _Rows) -> int:
-    return sum((flops + _FLOPS_PER_BYTE * moved) * runs for (flops, moved), runs in rows.items())
+    return sum((flops + _FLOPS_PER_BYTE * moved) * runs for (flops, moved, _), runs in rows.items())
 
 
 def _work_of(module: HloModule, computation: Computation, reads_lines: bool) -> _Rows:
-    return Counter((each.flops, each.bytes_moved) for each in pieces_of(module, computation, reads_lines=reads_lines))
+    rows: _Rows = Counter()
+    for each in pieces_of(module, computation, reads_lines=reads_lines):
+        rows[each.flops, each.bytes_moved, each.kernels] += each.runs
+    return rows
 
 
 def pieces_of(module: HloModule, computation: Computation, *, reads_lines: bool = False) -> list[Piece]:
@@ -168,8 +178,34 @@ def pieces_of(module: HloModule, computation: Computation, *, reads_lines: bool 
         if each.opcode == "fusion":
             found.append(Piece((each.name,), *_work_of_fusion(module, each, reads_lines)))
         elif each.opcode not in _FREE and not loops.has(each.name):
-            found.append(Piece((each.name,), flops_of(computation, each), loops.bytes_of(each)))
-    return [each for each in found if each.flops or each.bytes_moved]
+            windows = 1 if module.is_scheduled else _windows(computation, each)
+            moved = loops.bytes_of(each) // windows
+            starts = 0 if each.opcode.endswith("-start") else 1
+            found.append(Piece((each.name,), flops_of(computation, each), moved, windows, starts))
+    kernels = _kernels(module, computation) if module.is_scheduled else ()
+    return [each for each in found if each.flops or each.bytes_moved or each.names[-1] in kernels]
+
+
+def _kernels(module: HloModule, computation: Computation) -> frozenset[str]:
+    """Returns the instructions of a scheduled computation that are kernels, whatever they move. W7"""
+    return frozenset(
+        each.name
+        for each in computation.instructions.values()
+        if each.opcode == "fusion" and all(piece.role == STEP for piece in async_pieces(module, each))
+    )
+
+
+def _windows(computation: Computation, each: Instruction) -> int:
+    """Returns how many windows a scatter writes one after the other; 1 for another op, or if there is a kernel. W9"""
+    if each.opcode != "scatter":
+        return 1
+    names = ("scatter_dims_to_operand_dims", "inserted_window_dims", "update_window_dims")
+    listed = (re.search(rf"\b{name}={{([\d,]*)}}", each.attributes) for name in names)
+    pointed, inserted, window = (frozenset(integers(found[1]) if found else ()) for found in listed)
+    if pointed <= inserted:
+        return 1
+    updates = next(iter(shape_arrays(computation.shape_of(each.operands[_updates(each.operands, 0)]))))
+    return max(1, prod(size for dim, size in enumerate(updates.sizes) if dim not in window))
 
 
 def operands_of(module: HloModule, computation: Computation) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ Stock XLA's program, ours and any mixture have one measure, so that they can be 
 
 - **collectives**: each by the cost model of the planner (`cost`), times its runs;
 - **local work**: a roofline. A row of work takes as long as its operations on the matrix unit, or as its bytes through
-  the memory, whichever takes longer, times its runs.
+  the memory, or as any kernel takes at least, whichever takes longest, times its runs.
 
 What runs beside what is known of a scheduled program whose collectives start and end apart: local work in between hides
 as much of the collective as it takes itself. Elsewhere nothing overlaps in the model.
@@ -27,13 +27,15 @@ class LocalWork:
 
     Attributes:
       flops: floating-point operations of its matrix products; a multiplication with an addition counts 2.
-      bytes_moved: bytes that it reads from memory and writes to it.
+      bytes_moved: bytes that it reads from memory and writes to it. Both may be 0 of a kernel that works on the chip.
       runs: the number of times that it runs, loops counted.
+      kernels: what one run of it starts; 0 of a copy that runs beside kernels.
     """
 
     flops: int
     bytes_moved: int
     runs: int = 1
+    kernels: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,12 @@ def program_time(
 def _hidden_s(topology: Topology, num_devices: int, hidden: Hidden) -> float:
     """Returns the time of a collective, or of the work beside it if that is shorter."""
     collective_s = cost.collective_time_s(topology, num_devices, hidden.collective)
-    work = LocalWork(hidden.flops, hidden.bytes_moved, hidden.collective.trip_count)
+    work = LocalWork(hidden.flops, hidden.bytes_moved, hidden.collective.trip_count, kernels=0)
     return min(collective_s, roofline_s(topology, work))
 
 
 def roofline_s(topology: Topology, work: LocalWork) -> float:
     """Returns the modelled time of a row of work, all its runs together."""
     computing_s = work.flops / topology.flops_per_s if topology.flops_per_s else 0.0
-    return work.runs * max(computing_s, work.bytes_moved / topology.memory_bandwidth_bytes_per_s)
+    moving_s = work.bytes_moved / topology.memory_bandwidth_bytes_per_s
+    return work.runs * max(computing_s, moving_s, work.kernels * topology.kernel_s)

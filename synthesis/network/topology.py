@@ -206,6 +206,8 @@ class Topology:
       flops_per_s: the floating-point operations per second of one device in dense matrix products of bfloat16, or of
         float32 on CPU devices, at the precision that its compiler uses by default; a multiply-add counts 2. If it is
         None, computing counts nothing.
+      kernel_s: the time that a device takes at least for what its compiler makes one kernel of, such as a loop over
+        memory or a matrix product, however little that is.
       free_before_all_to_all: the share of a relayout or slice that costs nothing right before an all_to_all, because
         the all_to_all copies its parts out of the tile anyway.
       launch_latency_s: the time that every collective takes before the first byte moves.
@@ -236,6 +238,7 @@ class Topology:
     rings_by_place: bool = False
     trees: bool = False
     further_launch_s: tuple[tuple[str, float], ...] = ()
+    kernel_s: float = 0.0
 
     def __post_init__(self):
         if self.platform not in ("", *_PLATFORMS):
@@ -267,6 +270,8 @@ class Topology:
             raise TopologyError(f"flops_per_s = {self.flops_per_s}; a positive number is meant")
         if not 0 <= self.free_before_all_to_all <= 1:
             raise TopologyError(f"free_before_all_to_all = {self.free_before_all_to_all}; a share is between 0 and 1")
+        if not 0 <= self.kernel_s < math.inf:
+            raise TopologyError(f"kernel_s = {self.kernel_s}; times are not negative")
         if not 0 <= self.launch_latency_s < math.inf:
             raise TopologyError(f"launch_latency_s = {self.launch_latency_s}; latencies are not negative")
         for kind, seconds in self.further_launch_s:

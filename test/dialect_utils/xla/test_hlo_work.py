@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program does on one device is read from HLO text; each rule is tested on a module that is counted by hand.
 
-The names W1 to W8 are those of the rules in the docstring of `hlo_work`.
+The names W1 to W9 are those of the rules in the docstring of `hlo_work`.
 """
 
 import json
@@ -193,6 +193,25 @@ class TestLoops:
         assert work(gather, parameters=parameters) == [(0, 2 * 8192 + 8, 1)]
         scatter = "  ROOT %s = f32[64,1024] scatter(%big, %i, %u), to_apply=%add"
         assert work(scatter, parameters=parameters) == [(0, 3 * 8192 + 8, 1)]
+
+    @pytest.mark.parametrize(
+        ("numbers", "updates", "runs"),
+        [
+            ("update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}", "4,1024", 1),
+            ("update_window_dims={1,2}, inserted_window_dims={}, scatter_dims_to_operand_dims={0}", "4,1,1024", 4),
+            ("update_window_dims={0}, inserted_window_dims={0}, scatter_dims_to_operand_dims={1}", "1024,4", 4),
+            ("update_window_dims={}, inserted_window_dims={0,1}, scatter_dims_to_operand_dims={0,1}", "4096", 1),
+        ],
+        ids=("rows", "a window of one row", "a row has a place to choose", "elements"),
+    )
+    def test_windows_with_a_place_to_choose_count_one_by_one(self, numbers, updates, runs):
+        """W9; TPUs have a kernel for the others."""
+        parameters = (
+            f"  %big = f32[64,1024] parameter(2)\n  %i = s32[4,1] parameter(3)\n  %u = f32[{updates}] parameter(4)"
+        )
+        scatter = f"  ROOT %s = f32[64,1024] scatter(%big, %i, %u), {numbers}, index_vector_dim=1, to_apply=%add"
+        assert work(scatter, parameters=parameters) == [(0, (3 * 4 * 4096 + 16) // runs, runs)]
+        assert work(scatter, parameters=parameters, is_scheduled=True) == [(0, 3 * 4 * 4096 + 16, 1)]
 
     def test_an_op_between_two_ops_keeps_them_apart(self):
         """The sum reads what the exponential wrote, for the product comes between."""
@@ -437,6 +456,20 @@ class TestScheduled:
 
     def test_vector_memory_of_a_tpu_is_free(self):
         assert self.fusion("f32[32,32]{1,0:T(8,128)S(1)}", "%r0, %x0", "near") == [(0, 4096, 1)]
+
+    def test_a_fusion_is_a_kernel_even_if_it_moves_nothing(self):
+        near = "f32[32,32]{1,0:T(8,128)S(1)}"
+        twice = f"%twice (x: {near}) -> {near} {{\n  %x = {near} parameter(0)\n  ROOT %y = {near} add(%x, %x)\n}}\n"
+        body = f"  ROOT %f = {near} fusion(%r0), kind=kLoop, calls=%twice"
+        assert work(body, computations=twice, parameters=self.PARAMETERS, is_scheduled=True) == [(0, 0, 1)]
+
+    def test_copies_that_start_and_end_apart_are_no_kernels(self):
+        body = (
+            "  %s = (f32[32,32]{1,0:S(1)}, f32[32,32]{1,0}, u32[]) copy-start(%x0)\n"
+            "  %d = f32[32,32]{1,0:S(1)} copy-done(%s)\n  ROOT %c = f32[32,32]{0,1} copy(%x0)"
+        )
+        rows = work_in(module(body, parameters=self.PARAMETERS, is_scheduled=True))
+        assert [(row.bytes_moved, row.kernels) for row in rows] == [(4096, 0), (8192, 1)]
 
     def test_prefetches_read_and_write_once(self):
         body = (

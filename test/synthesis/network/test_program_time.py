@@ -71,6 +71,21 @@ def test_work_takes_as_long_as_its_operations_or_its_bytes():
     assert both.local_s == pytest.approx(2 * max(flops_s, bytes_s)) and both.collectives_s == 0
 
 
+def test_a_kernel_takes_no_less_than_any():
+    topology = Topology.parse("v5e:2x2")
+    assert topology.kernel_s > 0
+
+    def local_s(*work: LocalWork) -> float:
+        return program_time(topology, 4, [], work).local_s
+
+    assert local_s(LocalWork(0, 100, runs=32)) == pytest.approx(32 * topology.kernel_s)
+    assert local_s(LocalWork(0, 0, kernels=3)) == pytest.approx(3 * topology.kernel_s)
+    assert local_s(LocalWork(0, 100, kernels=0)) == pytest.approx(100 / topology.memory_bandwidth_bytes_per_s)
+    assert local_s(LocalWork(0, 10**9)) == pytest.approx(10**9 / topology.memory_bandwidth_bytes_per_s)
+    with pytest.raises(TopologyError, match="kernel_s = -1.0"):
+        replace(topology, kernel_s=-1.0)
+
+
 def test_a_topology_for_other_devices_is_an_error():
     with pytest.raises(TopologyError):
         program_time(TWO_NODES, 8, [gather(10)])
