@@ -37,12 +37,14 @@ class Ranges:
       depth: how many values are being looked at.
       calls: the calls of private functions by name, of each module that was looked at.
       given: the ranges of results of functions for the ranges of their arguments.
+      along_known: what was found of single places, by value, dimension and place.
     """
 
     known: dict[ir.Value, Range] = field(default_factory=dict)
     depth: int = 0
     calls: dict[ir.Operation, dict[str, list[ir.Operation]]] = field(default_factory=dict)
     given: dict[tuple, Range | None] = field(default_factory=dict)
+    along_known: dict[tuple[ir.Value, int, int], Range | None] = field(default_factory=dict)
 
     def of(self, value: ir.Value) -> Range | None:
         """Returns between which numbers all elements lie, both inclusive; None if they are no integers."""
@@ -65,17 +67,22 @@ class Ranges:
         is_static = ir.ShapedType(value.type).has_static_shape
         if whole is None or op is None or not is_static or self.depth == _DEEPEST:
             return whole
-        self.depth += 1
-        found = self._of_slice(op, value, dimension, place)
-        self.depth -= 1
-        return whole if found is None else (max(found[0], whole[0]), min(found[1], whole[1]))
+        key = value, dimension, place
+        if key not in self.along_known:
+            self.depth += 1
+            found = self._of_slice(op, value, dimension, place) or whole
+            self.depth -= 1
+            both = max(found[0], whole[0]), min(found[1], whole[1])
+            self.along_known[key] = both if both[0] <= both[1] else whole
+        return self.along_known[key]
 
     def _of_slice(self, op: ir.Operation, value: ir.Value, dimension: int, place: int) -> Range | None:
         """Returns the range of what an op writes at one place of a dimension; None if it is that of all places."""
         if op.name in CONSTANTS:
             return _of_constant(op, (slice(None),) * dimension + (place,))
         if op.name == "stablehlo.iota" and dimension == ir.IntegerAttr(op.attributes["iota_dimension"]).value:
-            return place, place
+            inside = _range_of_type(value)
+            return (place, place) if inside is not None and place <= inside[1] else None  # what is more wraps around
         if op.name == "stablehlo.concatenate":
             return self._of_part(op, dimension, place)
         if op.name == "stablehlo.broadcast_in_dim":

@@ -18,6 +18,8 @@
   JAX writes the first ones for the update of a slice at a computed place, once that is batched. A window along a
   dimension that no component points into begins at 0.
 
+Shapes that are not known stay, and scatters with a sharding rule of their own, which is one for their dimensions.
+
 Rules for rows that are split are of the second forms. So is a kernel of the compiler for TPUs, which makes a loop of
 the first ones that writes one window after the other.
 """
@@ -31,14 +33,19 @@ from ..ir.ops import ops_in, producer_of
 from ..platform.bindings import ir, stablehlo
 
 SCATTER = "stablehlo.scatter"
-_NUMBERS = "scatter_dimension_numbers"
+_NUMBERS, _RULE = "scatter_dimension_numbers", "sdy.sharding_rule"
 
 
 def simplify_scatters(module: ir.Module) -> int:
     """Rewrites the scatters of a module in place, and returns how many of them had another form."""
-    scatters, ranges = [op for op in ops_in(module.operation) if op.name == SCATTER], Ranges()
+    scatters, ranges = [op for op in ops_in(module.operation) if op.name == SCATTER and _may_change(op)], Ranges()
     told = [_told(op, ranges) for op in scatters]  # all of them first: ranges are those of a module that stays as it is
     return sum(_simplify(op, kept) for op, kept in zip(scatters, told, strict=True))
+
+
+def _may_change(op: ir.Operation) -> bool:
+    types = [ir.RankedTensorType(each.type) for each in op.operands]
+    return _RULE not in op.attributes and all(each.has_static_shape for each in types)
 
 
 def _numbers_of(op: ir.Operation) -> stablehlo.ScatterDimensionNumbers:
@@ -53,7 +60,7 @@ def _windows(op: ir.Operation) -> dict[int, int]:
 
 
 def _told(op: ir.Operation, ranges: Ranges) -> list[int]:
-    """Returns the components of the indices that say where a window goes; all of them if none does. S2"""
+    """Returns the components of the indices that say where a window goes; the first one if none does. S2"""
     numbers, indices = _numbers_of(op), op.operands[_count(op)]
     pointed, windows = list(numbers.scattered_dims_to_operand_dims), _windows(op)
     operand, updates = (ir.ShapedType(op.operands[at].type).shape for at in (0, _count(op) + 1))
@@ -63,8 +70,9 @@ def _told(op: ir.Operation, ranges: Ranges) -> list[int]:
             return True
         return ranges.along(indices, numbers.index_vector_dim, component) != (0, 0)
 
-    kept = [component for component, dim in enumerate(pointed) if len(pointed) == 1 or is_told(component, dim)]
-    return kept or list(range(len(pointed)))
+    if len(pointed) < 2:
+        return list(range(len(pointed)))
+    return [component for component, dim in enumerate(pointed) if is_told(component, dim)] or [0]
 
 
 def _count(op: ir.Operation) -> int:
@@ -78,7 +86,7 @@ def _simplify(op: ir.Operation, kept: Sequence[int]) -> bool:
     before = list(numbers.scattered_dims_to_operand_dims)
     pointed = [before[each] for each in kept]
     inserted = {dim: at for dim, at in _windows(op).items() if dim in pointed and updates.shape[at] == 1}
-    if not updates.has_static_shape or not inserted and pointed == before:
+    if not inserted and pointed == before:
         return False
     with op.location, ir.InsertionPoint(op):
         if pointed != before:

@@ -210,6 +210,21 @@ def test_components_of_starts_have_ranges_of_their_own(component, found):
     assert range_of_result(starts_of_a_batch, np.zeros(5, np.int32), along=(1, component)) == found
 
 
+@pytest.mark.parametrize(("place", "found"), [(127, (127, 127)), (128, (-128, 127)), (299, (-128, 127))])
+def test_an_iota_that_wraps_around_may_be_any_number(place, found):
+    assert range_of_result(lambda: lax.iota(np.int8, 300), along=(0, place)) == found
+
+
+def test_a_value_that_is_used_twice_is_looked_at_once():
+    def doubled(x):
+        for _ in range(40):
+            x = lax.min(x, lax.max(x, -x))
+        return jnp.stack([x, x], axis=1) + jnp.asarray([[1, 2]], jnp.int32)
+
+    least, most = range_of_result(doubled, np.zeros(3, np.int32), along=(1, 1))
+    assert least <= 2 <= most
+
+
 def test_places_are_found_behind_reshapes_that_keep_the_dimension_and_only_there():
     def places(x, shape):
         return jnp.reshape(x + lax.broadcasted_iota(jnp.int32, (3, 4), 1), shape)

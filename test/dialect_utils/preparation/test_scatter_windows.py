@@ -146,7 +146,7 @@ def batched_update(shape, start, most, rows=1) -> str:
         ((16, 3, 4), ("row", 9, 0), (15, 0, 0), 1, "scatter_dims_to_operand_dims = [1]"),
         ((16, 3, 4), ("row", 0, 0), (14, 0, 0), 2, "scatter_dims_to_operand_dims = [1]"),
         ((16, 3, 4), ("row", 0, 2), (15, 0, 9), 1, "scatter_dims_to_operand_dims = [1, 3]"),
-        ((1, 3), ("row", 0), (0, 0), 1, "scatter_dims_to_operand_dims = [1, 2]"),
+        ((1, 3), ("row", 0), (0, 0), 1, "scatter_dims_to_operand_dims = [1]"),
     ],
     ids=("one row", "clamped to 0", "two rows", "windows outside are not written", "no place to choose"),
 )
@@ -155,11 +155,40 @@ def test_indices_that_are_known_to_be_0_are_left_out(shape, start, most, rows, p
     module = ir.Module.parse(before)
     assert simplify_scatters(module) == 1 and module.operation.verify()
     assert f"{pointed}," in str(module)
+    assert simplify_scatters(module) == 0
     inputs = [random.integers(-20, 20, dims, dtype=np.int32) for dims in ((5, *shape), (5,), (5, rows, *shape[1:]))]
     ran = [shared_child().run(each, inputs, 1) for each in (before, str(module))]
     assert [each.status for each in ran] == ["ok", "ok"]
     np.testing.assert_array_equal(ran[0].outputs[0], ran[1].outputs[0])
     assert (ran[0].outputs[0] != inputs[0]).any() == (max(start[1:]) != 2)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_scatter_with_a_sharding_rule_of_its_own_stays(rows):
+    text = batched_update((16, 3), ("row", 0), (15, 0), rows).replace(
+        "}) : (tensor<5x16x3xi32>, tensor<5x2xi32>",
+        "}) {sdy.sharding_rule = #sdy.op_sharding_rule<([i, j, k], [i, l], [i, m, k])->([i, j, k])"
+        f" {{i=5, j=16, k=3, l=2, m={rows}}}>}} : (tensor<5x16x3xi32>, tensor<5x2xi32>",
+    )
+    module = ir.Module.parse(text)
+    before = str(module)
+    assert "op_sharding_rule" in before and simplify_scatters(module) == 0 and str(module) == before
+
+
+def test_indices_of_unknown_number_stay():
+    module = ir.Module.parse("""
+    func.func public @main(%a: tensor<16x4xi32>, %i: tensor<?x2xi32>, %u: tensor<5x1x4xi32>) -> tensor<16x4xi32> {
+      %zero = stablehlo.constant dense<0> : tensor<i32>
+      %0 = stablehlo.clamp %zero, %i, %zero : (tensor<i32>, tensor<?x2xi32>, tensor<i32>) -> tensor<?x2xi32>
+      %1 = "stablehlo.scatter"(%a, %0, %u) <{scatter_dimension_numbers = #stablehlo.scatter<
+          update_window_dims = [1, 2], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>}> ({
+        ^bb0(%p: tensor<i32>, %q: tensor<i32>):
+        stablehlo.return %q : tensor<i32>
+      }) : (tensor<16x4xi32>, tensor<?x2xi32>, tensor<5x1x4xi32>) -> tensor<16x4xi32>
+      return %1 : tensor<16x4xi32>
+    }""")
+    before = str(module)
+    assert simplify_scatters(module) == 0 and str(module) == before
 
 
 def test_a_reshape_that_adds_the_dimension_is_taken_back():

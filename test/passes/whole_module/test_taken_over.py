@@ -91,6 +91,40 @@ def test_a_module_is_taken_over_where_that_is_faster():
     assert not any(each.taken_over for each in run(ROW, emit="manual")[1].results.checks)
 
 
+# A cache in which each of 256 sequences writes at its own position, beside a product that is summed over devices.
+CACHE = """
+sdy.mesh @mesh = <["x"=8]>
+func.func @main(
+    %cache: tensor<256x64x8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}, {}]>},
+    %rows: tensor<256x1xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+    %new: tensor<256x1x8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}, {}]>},
+    %a: tensor<8x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>},
+    %b: tensor<64x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<256x64x8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}, {}]>}, tensor<8x8xf32>) {
+  %product = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+    : (tensor<8x64xf32>, tensor<64x8xf32>) -> tensor<8x8xf32>
+  %zeros = stablehlo.constant dense<0> : tensor<256x2xi32>
+  %starts = stablehlo.concatenate %rows, %zeros, dim = 1 : (tensor<256x1xi32>, tensor<256x2xi32>) -> tensor<256x3xi32>
+  %0 = "stablehlo.scatter"(%cache, %starts, %new) <{scatter_dimension_numbers = #stablehlo.scatter<
+      update_window_dims = [1, 2, 3], input_batching_dims = [0], scatter_indices_batching_dims = [0],
+      scatter_dims_to_operand_dims = [1, 2, 3], index_vector_dim = 1>}> ({
+    ^bb0(%old: tensor<f32>, %next: tensor<f32>):
+    stablehlo.return %next : tensor<f32>
+  }) : (tensor<256x64x8x16xf32>, tensor<256x3xi32>, tensor<256x1x8x16xf32>) -> tensor<256x64x8x16xf32>
+  return %0, %product : tensor<256x64x8x16xf32>, tensor<8x8xf32>
+}"""
+
+
+@pytest.mark.parametrize(("topology", "platform", "is_faster"), [("v5e:2x4", "tpu", True), ("h100:2x4", "gpu", False)])
+def test_windows_that_a_tpu_would_write_one_after_the_other_are_a_reason(topology, platform, is_faster):
+    module, session = run(CACHE, topology=topology, platform=platform, **{"memory-limit": str(1 << 30)})
+    (check,) = session.results.checks
+    assert bool(check.taken_over) == is_faster and ("manual_computation" in module) == is_faster
+    if is_faster:
+        saved_s = check.stock_time.seconds - check.our_time.seconds
+        assert saved_s > 20e-6, "32 windows on each device, 1.2 us each"
+
+
 def accumulated(elsewhere: int) -> str:
     """Returns a sum over the turns of a loop, split over all devices, beside a product of `elsewhere` squared."""
     return f"""
