@@ -116,13 +116,13 @@ class Program:
 
         Raises: ValueError, jax's of the first mesh, if they divide over none.
         """
-        problem = None
+        problems: list[ValueError] = []
         for axes in meshes_over(self.mesh_axes, devices):
             try:
                 return axes, self.lower(size, axes)
             except ValueError as error:
-                problem = problem or error
-        raise problem or ValueError(f"the mesh of {self.name} does not grow to {devices} devices")
+                problems.append(error)
+        raise problems[0]
 
 
 def meshes_over(axes: Axes, devices: int) -> Iterator[Axes]:
