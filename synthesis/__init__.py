@@ -4,6 +4,7 @@
 # Each wing may import those before it; "." stands for the modules of this folder.
 WINGS = (
     "common",
+    "pairwise",
     "layouts",
     "programs",
     "forms",

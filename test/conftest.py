@@ -38,7 +38,7 @@ if (
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
 _ONE_DRAW_IN = {"quick": 3, "slow": 8}  # by tier
 for _name, _count in (("quick", 40), ("some", 70)):  # of tests that do not say how many; otherwise 100
-    hypothesis.settings.register_profile(_name, max_examples=_count)
+    hypothesis.settings.register_profile(_name, max_examples=_count, deadline=None)
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
 _TIERS = {**{tier: {tier} for tier in _ALONE}, "all": {"quick", "slow", *_COMPILERS}}
 

@@ -6,6 +6,7 @@ A module is solved once: the checks run the pass on the original again, and get 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -20,8 +21,10 @@ from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.assignment.description import AxisUse, uses_of
+from reshard.synthesis.assignment.dimensions import NamedDimension, named_dimensions
 from reshard.synthesis.assignment.layout_problem import Assignment, LayoutProblem
-from reshard.synthesis.assignment.solving import TIME_LIMIT_S, InfeasibleError
+from reshard.synthesis.assignment.repeats import Repeat
+from reshard.synthesis.pairwise.solving import TIME_LIMIT_S, InfeasibleError
 from reshard.synthesis.assignment.tactics import Tactic, TacticError, check, separate_weights
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.layouts.mesh import Mesh
@@ -37,7 +40,7 @@ class MemoryLimitError(DiagnosedError):
     least_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Assigned:
     """What was chosen for a module.
 
@@ -45,6 +48,7 @@ class Assigned:
       assignment, factored: the layouts, and the program that they are for.
       clusters: groups of its tensors. uses: what each axis is for.
       tactics: what axes might be for.
+      repeats: layers that were laid out alike. dimensions: of the program, as it names them.
       constraints: the sharding constraints that were written. left: the values that propagation lays out otherwise.
         Both are None until the layouts are written.
     """
@@ -54,6 +58,7 @@ class Assigned:
     clusters: int
     uses: tuple[AxisUse, ...]
     tactics: Mapping[str, Tactic]
+    repeats: tuple[Repeat, ...] = ()
     constraints: int | None = None
     left: int | None = None
 
@@ -72,6 +77,10 @@ class Assigned:
     @property
     def ways(self) -> int:
         return len(self.assignment.ways)
+
+    @functools.cached_property
+    def dimensions(self) -> tuple[NamedDimension, ...]:
+        return named_dimensions(self.factored.program, self.repeats)
 
 
 _Memory = OrderedDict[tuple, tuple[bytes, Assigned]]
@@ -150,7 +159,7 @@ def chosen(
     except InfeasibleError as error:
         raise _infeasible(module, problem, error) from None
     uses = uses_of(factored.program, problem.clusters, assignment, dict(mesh.axes))
-    found = Assigned(assignment, factored, len(problem.clusters.all), tuple(uses), tactics)
+    found = Assigned(assignment, factored, len(problem.clusters.all), tuple(uses), tactics, problem.repeats)
     _keep(_made, key, module, found)
     return found
 

@@ -8,14 +8,19 @@ from typing import Any
 
 from reshard.dialect_utils.analysis.argument_groups import Name
 from reshard.passes.layouts.choosing import Candidate, Choice, mesh_text
+from reshard.synthesis.assignment.dimensions import NamedDimension
 from reshard.synthesis.assignment.factored_program import Tensor
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.common.text_table import table
 from reshard.synthesis.layouts.partition_specs import text_of
 from reshard.synthesis.layouts.sharding import Sharding
 
+_Move = tuple[float, int, str, str, str, str]  # us, runs, op, type, source, target
 MOST_MOVES = 10
 MOST_ARGUMENTS = 60
+MOST_DIMENSIONS = 12
+_MOST_PLACES = 2  # of arguments, and of types that have a dimension twice
+_LAST_KEYS = 3  # of the name of an argument
 
 
 def as_dict(choice: Choice) -> dict[str, Any]:
@@ -30,6 +35,18 @@ def as_dict(choice: Choice) -> dict[str, Any]:
         "axes": [
             {"axis": use.axis, "words": use.words, "work": dict(use.work), "stored": use.stored}
             for use in best.assigned.uses
+        ],
+        "repeats": [{"layers": each.layers, "ops": each.period} for each in best.assigned.repeats],
+        "dimensions": [
+            {
+                "name": each.name,
+                "sizes": list(each.sizes),
+                "tensors": len(dict(each.places)),
+                "arguments": [{"name": name, "dimension": dim} for name, dim in _argument_places(best, each)],
+                "split": _shares(best, each),
+                "conflicts": len(each.conflicts),
+            }
+            for each in best.assigned.dimensions
         ],
         "arguments": [{"name": name, "type": kind, "sharding": text} for name, kind, text in _arguments(best)],
         "conversions": [
@@ -60,8 +77,8 @@ def _us(seconds: float) -> float | None:
     return None if math.isinf(seconds) else seconds * 1e6
 
 
-def as_text(choice: Choice) -> str:
-    """Returns a choice as text."""
+def as_text(choice: Choice, *, with_dimensions: bool = False) -> str:
+    """Returns a choice as text; `with_dimensions` lists the named dimensions of the program, too."""
     best, network = choice.best, choice.network
     where = network.topology.name if network.is_known else "an unknown network, one switch"
     parts = [
@@ -74,10 +91,11 @@ def as_text(choice: Choice) -> str:
         _notes(best),
         "\nwhat each axis is for\n",
         *(f"  {use.axis}: {use.words}\n" for use in best.assigned.uses),
+        *([_dimensions(best)] if with_dimensions else []),
         "\narguments\n",
         table(["name", "type", "sharding"], _few(_alike(_arguments(best)), MOST_ARGUMENTS), "lll"),
     ]
-    if moves := _moves(best)[:MOST_MOVES]:
+    if moves := _summed(_moves(best))[:MOST_MOVES]:
         rows = [[f"{us:,.1f} us", str(runs), *rest] for us, runs, *rest in moves]
         parts += [
             "\nthe longest conversions, by the model\n",
@@ -87,7 +105,64 @@ def as_text(choice: Choice) -> str:
 
 
 def _notes(best: Candidate) -> str:
-    return f"{mesh_text(best.mesh)} is taken; its layouts are within {best.assigned.gap:.1%} of the best in the model\n"
+    said = f"{mesh_text(best.mesh)} is taken; its layouts are within {best.assigned.gap:.1%} of the best in the model\n"
+    if not best.assigned.repeats:
+        return said
+    layers = ", ".join(f"{each.layers} of {each.period} ops" for each in best.assigned.repeats)
+    return f"{said}layers that repeat are laid out alike: {layers}\n"
+
+
+def _dimensions(best: Candidate) -> str:
+    """Returns the named dimensions as a table, and what they are."""
+    found = best.assigned.dimensions
+    rows = [
+        [
+            each.name,
+            " ".join(map(str, each.sizes[:_MOST_PLACES])),
+            str(len(dict(each.places))),
+            _first([f"{_short(name)} {dim}" for name, dim in _argument_places(best, each)]),
+            ", ".join(f"{axis} in {share:.0%}" for axis, share in _shares(best, each).items()),
+            _first([_type(best.assigned.factored.program.tensors[tensor]) for tensor in each.conflicts]),
+        ]
+        for each in found[:MOST_DIMENSIONS]
+    ]
+    if len(found) > MOST_DIMENSIONS:
+        rows.append([f"and {len(found) - MOST_DIMENSIONS} more", *[""] * 5])
+    return "\nnamed dimensions: split alike wherever no conversion is between; shares are of the bytes\n" + table(
+        ["name", "size", "tensors", "in arguments", "split over", "twice in, so a conflict"], rows, "lrrlll"
+    )
+
+
+def _short(name: str) -> str:
+    """Returns the end of an argument's name.
+
+    Example:
+      >>> _short("state[0]['blocks']['attention']['k'].value"), _short("tokens")
+      ('attention.k.value', 'tokens')
+    """
+    return ".".join(map(str, Name.parse(name).keys[-_LAST_KEYS:])) or name
+
+
+def _first(names: list[str]) -> str:
+    different = list(dict.fromkeys(names))
+    rest = len(different) - _MOST_PLACES
+    return ", ".join(different[:_MOST_PLACES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _argument_places(best: Candidate, dimension: NamedDimension) -> list[tuple[str, int]]:
+    """Returns the arguments that have a named dimension, each with the number of the dimension there."""
+    factored = best.assigned.factored
+    numbers = {tensor: number for number, tensor in enumerate(factored.arguments) if tensor is not None}
+    return [
+        (factored.program.tensors[tensor].name or f"argument {numbers[tensor]}", dim)
+        for tensor, dim in dimension.places
+        if tensor in numbers
+    ]
+
+
+def _shares(best: Candidate, dimension: NamedDimension) -> dict[str, float]:
+    assigned = best.assigned
+    return dimension.shares(assigned.factored.program, assigned.assignment.layouts)
 
 
 def _row(each: Candidate) -> list[str]:
@@ -145,7 +220,22 @@ def _alike(arguments: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _moves(best: Candidate) -> list[tuple[float, int, str, str, str, str]]:
+def _summed(moves: list[_Move]) -> list[_Move]:
+    """Returns conversions with equal ones added up, such as those of several layers; the longest first.
+
+    Example:
+      >>> _summed([(2.0, 1, "dot", "f32[8]", "P()", "P('x')"), (1.5, 1, "add", "f32[8]", "P()", "P('x')")] * 2)
+      [(4.0, 2, 'dot', 'f32[8]', 'P()', "P('x')"), (3.0, 2, 'add', 'f32[8]', 'P()', "P('x')")]
+    """
+    sums: dict[tuple[str, str, str, str], tuple[float, int]] = {}
+    for us, runs, *what in moves:
+        op, kind, source, target = what
+        us_before, runs_before = sums.get((op, kind, source, target), (0.0, 0))
+        sums[op, kind, source, target] = us_before + us, runs_before + runs
+    return sorted(((*spent, *what) for what, spent in sums.items()), key=lambda each: -each[0])
+
+
+def _moves(best: Candidate) -> list[_Move]:
     program = best.assigned.factored.program
     found = []
     for move in best.assigned.assignment.moves:

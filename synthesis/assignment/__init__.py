@@ -4,14 +4,13 @@
 __all__ = [
     "clusters",
     "description",
-    "elimination",
+    "dimensions",
     "factored_program",
     "layout_problem",
     "lives",
     "moves",
-    "pairwise",
+    "repeats",
     "roles",
     "scheduling",
-    "solving",
     "tactics",
 ]

@@ -8,6 +8,9 @@ A tensor that several ops take has a node of its own between, so that they share
 
 The cost is in seconds of one run: conversions by the planner; ops by their roofline on tiles. Nothing overlaps, as in
 `program_time`. With a memory limit, what is in memory at the fullest moments has to fit (`memory`).
+
+Many layers that repeat are one: nodes a layer apart take the same state (`repeats`, `merging`). Then the nodes are freed
+again, and each takes a better state if there is one while the others stay.
 """
 
 from __future__ import annotations
@@ -27,13 +30,16 @@ from .clusters import Clusters, clusters_of
 from .factored_program import Dims, FactoredOp, FactoredProgram, Interval
 from .lives import IN_PLACE
 from .memory import Copy, Memory, Tile, Timeline, hills
+from ..pairwise.merging import Merging
 from .moves import NOWHERE, PARTIAL, PASS_ON, prices_for
-from .pairwise import PairwiseProblem
+from ..pairwise.problem import PairwiseProblem
+from .repeats import Repeat, alike_clusters, repeats_of
 from .roles import Roles
-from .solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
+from ..pairwise.solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
 from .tactics import FREE, SHARDS, STATE_IN_SHARDS, Tactic
 
 MOMENTS = 8  # at which the memory is limited
+MANY_LAYERS = 8  # fewer are solved one by one: the first and the last of them count for more, and they take less time
 _HELD = 1e-3  # of the time to read an argument or result, which decides between layouts that are equally fast
 _LEADING = 1e-3  # of that, for each dimension that stands before the one that is split
 _LEAST_SHARED_BYTES = 1 << 10  # of a tensor whose conversion is worth a node of its own
@@ -119,6 +125,7 @@ class LayoutProblem:
         self.clusters: Clusters = clusters_of(self.program)
         self.roles = Roles(self.program, self.clusters)
         self._edges: list[_Edges] = []
+        self._priced: dict[tuple[int, bytes, bytes], np.ndarray] = {}  # what looks alike is priced once
         self._spaces = [self._space(number) for number in range(len(self.clusters.all))]
         for number, space in enumerate(self._spaces):
             self.problem.add(self._fused_s(number, space) + self._held_s(number, space))
@@ -139,11 +146,39 @@ class LayoutProblem:
         Where a solution is above the memory limit at other moments, these are limited too, and it is solved anew.
         """
         while True:
-            found = solve(self.problem, time_limit_s=time_limit_s, gap=gap, below=below_s)
+            found = solve(self.problem, time_limit_s=time_limit_s, gap=gap, below=below_s, merging=self._merging)
             used, limit = self.memory.used(found.states), self.memory_limit
             if limit is None or used.max(initial=0.0) <= limit:
                 return self.assignment(found)
             self._limit([each for each in hills(used, MOMENTS) if used[each] > limit], limit)
+
+    @functools.cached_property
+    def repeats(self) -> tuple[Repeat, ...]:
+        """Returns the layers that repeat, where there are many."""
+        found = repeats_of(self.program, self.clusters.ties)
+        return tuple(each for each in found if each.layers >= MANY_LAYERS)
+
+    @functools.cached_property
+    def _merging(self) -> Merging | None:
+        """Returns the nodes that are one where layers are alike; None if there are none."""
+        if not self.repeats:
+            return None
+        merging = Merging([len(each) for each in self.problem.costs])
+        alike = alike_clusters(self.program, self.clusters, self.repeats)
+        for cluster, (stands_for_it, dims) in enumerate(zip(alike.of, alike.dims, strict=True)):
+            dim_of = np.array([*dims, PARTIAL, NOWHERE])  # the last ones are what PARTIAL and NOWHERE find
+            states = _rows_in(self._spaces[cluster], dim_of[self._spaces[stands_for_it]])
+            if states is not None:
+                merging.join(stands_for_it, cluster, states)
+        for one, other in (pair for repeat in self.repeats for pair in repeat.alike()):
+            ops = self.program.ops[one], self.program.ops[other]
+            nodes = [(self._op_nodes[each], self._ways[each]) for each in (one, other) if each in self._op_nodes]
+            taken = zip(ops[0].operands, ops[1].operands, strict=True)
+            shared = [[self._shared[each] for each in pair if each in self._shared] for pair in taken]
+            for (node, rows), (same, others) in (pair for pair in (nodes, *shared) if len(pair) == 2):
+                if (states := _rows_in(others, rows)) is not None:
+                    merging.join(node, same, states)
+        return merging
 
     def assignment(self, solution: Solution) -> Assignment:
         """Returns a solution in words of the program."""
@@ -345,10 +380,14 @@ class LayoutProblem:
 
     def _move_s(self, tensor: int, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Returns the seconds of all conversions of a tensor, each pair of different layouts priced once."""
-        some, row = np.unique(sources, axis=0, return_inverse=True)
-        others, column = np.unique(targets, axis=0, return_inverse=True)
-        priced = self.prices.seconds(self.program.tensors[tensor].bytes, some, others)
-        return priced[row.reshape(-1)][:, column.reshape(-1)]
+        num_bytes = self.program.tensors[tensor].bytes
+        key = num_bytes, sources.tobytes(), targets.tobytes()
+        if key not in self._priced:
+            some, row = np.unique(sources, axis=0, return_inverse=True)
+            others, column = np.unique(targets, axis=0, return_inverse=True)
+            priced = self.prices.seconds(num_bytes, some, others)
+            self._priced[key] = priced[row.reshape(-1)][:, column.reshape(-1)]
+        return self._priced[key]
 
     def _op_s(self, op: FactoredOp, ways: np.ndarray) -> np.ndarray:
         if op.is_free:
@@ -476,6 +515,13 @@ class LayoutProblem:
                 ends = self._sharding(source, rank), self._sharding(target, rank)
                 found.append(Move(edge.tensor, edge.op, *ends, runs, seconds))
         return found
+
+
+def _rows_in(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
+    """Returns the number of each wanted row among some; None if these are not the same rows."""
+    numbers = {row.tobytes(): number for number, row in enumerate(rows)}
+    found = [numbers.get(row.tobytes(), -1) for row in np.ascontiguousarray(wanted)]
+    return np.array(found) if sorted(found) == list(range(len(rows))) else None
 
 
 def _layouts(sizes: Sequence[int], mesh: Mesh, uneven: frozenset[int] = frozenset()) -> np.ndarray:

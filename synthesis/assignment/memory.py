@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .factored_program import FactoredProgram, Span
-from .pairwise import Limit
+from ..pairwise.problem import Limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ examples:
   reshard auto step.mlir --devices 8 --topology h100:1x8 -o sharded.mlir    tries the shapes of a mesh of 8 devices
   reshard auto step.mlir --mesh x=4,y=2 --memory-limit 16GiB                one mesh, and a limit
   reshard auto step.mlir --mesh x=4,y=2 --tactics x=zero3,y=megatron        says what each axis is for
+  reshard auto step.mlir --mesh data=8 --dimensions                         also lists which dimensions are split alike
   reshard auto step.mlir --mesh data=8 --free                              leaves out the shardings that it has
   reshard auto step.mlir --compile-for tpu:v5e:2x4 --memory-limit 16GiB     the compiler of a TPU judges the meshes
 
@@ -61,6 +62,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="what axes of --mesh may be for: data, zero1, zero3, sequence, megatron, expert, or several joined by +",
     )
     parser.add_argument("--free", action="store_true", help="leave out the shardings that the module has")
+    parser.add_argument(
+        "--dimensions",
+        action="store_true",
+        help="also list the named dimensions: which dimensions are split alike, over which axes, and where they conflict",
+    )
     parser.add_argument("-o", dest="output", metavar="FILE", help="write the module with its layouts; - is stdout")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -100,7 +106,8 @@ def drive(flags: argparse.Namespace) -> int:
     if flags.json:
         print(json.dumps(choice_text.as_dict(choice), indent=2))
     else:
-        print(choice_text.as_text(choice), end="", file=sys.stderr if flags.output == "-" else sys.stdout)
+        text = choice_text.as_text(choice, with_dimensions=flags.dimensions)
+        print(text, end="", file=sys.stderr if flags.output == "-" else sys.stdout)
     if flags.output:
         write_output(flags.output, _text(choice))
     return 0

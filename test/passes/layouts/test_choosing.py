@@ -11,7 +11,7 @@ from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Diagnostic
 from reshard.passes.layouts.assigning import MemoryLimitError
 from reshard.passes.layouts.choosing import MOST_MESHES, Candidate, Chooser, meshes_for
 from reshard.passes.sites.network import SiteNetwork
-from reshard.synthesis.assignment.solving import NotBelowError
+from reshard.synthesis.pairwise.solving import NotBelowError
 
 
 @pytest.mark.parametrize("devices", [1, 2, 6, 7, 8, 16, 64, 512])

@@ -2,6 +2,7 @@
 """reshard auto: text, JSON and the module with its layouts; diagnostics for files, networks and flags."""
 
 import json
+import re
 
 import pytest
 
@@ -39,6 +40,41 @@ def test_one_mesh_as_json(module, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "reshard.auto/1" and found["mesh"] == {"a": 4, "b": 2}
     assert {"mesh", "modelled_us", "gap", "our_us", "our_peak_bytes"} <= set(found["candidates"][0])
+
+
+def test_named_dimensions_are_listed_with_the_axes_that_split_them(module, capsys):
+    assert tool.main(["auto", str(module), "--mesh", "x=8", "--topology", "v5e:2x4", "--dimensions"]) == 0
+    text = capsys.readouterr().out
+    table = text.partition("named dimensions")[2]
+    assert re.search(r"^[abc] +256 +2 +argument 1 0 +x in 100%$", table, re.M), table
+    assert re.search(r"^[abc] +128 +2 +argument 0 1$", table, re.M) and re.search(
+        r"^[abc] +64 +2 +argument 0 0, argument 1 1$", table, re.M
+    )
+    assert tool.main(["auto", str(module), "--mesh", "x=8", "--topology", "v5e:2x4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["repeats"] == [] and {each["sizes"][0] for each in found["dimensions"]} == {64, 128, 256}
+    (batch,) = (each for each in found["dimensions"] if each["sizes"] == [256])
+    assert batch["split"] == {"x": 1.0} and batch["conflicts"] == 0
+
+
+def test_layers_that_repeat_are_named_and_listed_once(capsys, tmp_path):
+    layers = [
+        f"%h{i + 1} = stablehlo.dot_general %t{i}, %w{i}, contracting_dims = [1] x [0] : "
+        "(tensor<256x64xf32>, tensor<64x64xf32>) -> tensor<256x64xf32>\n"
+        f"%t{i + 1} = stablehlo.tanh %h{i + 1} : tensor<256x64xf32>"
+        for i in range(9)
+    ]
+    weights = ", ".join(f"%w{i}: tensor<64x64xf32>" for i in range(9))
+    path = tmp_path / "layers.mlir"
+    path.write_text(
+        f"func.func public @main({weights}, %t0: tensor<256x64xf32>) -> tensor<256x64xf32> {{\n"
+        + "\n".join(layers)
+        + "\nreturn %t9 : tensor<256x64xf32>\n}\n"
+    )
+    assert tool.main(["auto", str(path), "--mesh", "x=8", "--dimensions"]) == 0
+    text = capsys.readouterr().out
+    assert "\nlayers that repeat are laid out alike: 9 of 2 ops\n" in text
+    assert re.search(r"^[ab] +64 +28 +argument 0 0, argument 0 1 and 17 more +f32.64,64.$", text, re.M), text
 
 
 def test_what_cannot_be_is_said(module, capsys):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from reshard.synthesis.assignment.pairwise import _least_sums, _never_more
+from reshard.synthesis.pairwise.problem import _least_sums, _never_more
 
 COSTS = st.sampled_from([0.0, 1.0, 2.0, 3.0, float("inf")])
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshard.synthesis.assignment.elimination import eliminated, order_of
+from reshard.synthesis.pairwise.elimination import eliminated, order_of
 
 
 @st.composite

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reshard.synthesis.assignment.messages import Messages
+from reshard.synthesis.pairwise.messages import Messages
 
 
 def _problem(seed: int, nodes: int, edges: list[tuple[int, int]], states: int = 3, forbidden: float = 0.0):

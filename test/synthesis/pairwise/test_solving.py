@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from reshard.synthesis.assignment import solving
-from reshard.synthesis.assignment.pairwise import Limit, PairwiseProblem, Reduction
-from reshard.synthesis.assignment.solving import InfeasibleError, solve
+from reshard.synthesis.pairwise import solving
+from reshard.synthesis.pairwise.problem import Limit, PairwiseProblem, Reduction
+from reshard.synthesis.pairwise.solving import InfeasibleError, solve
 
 
 def random_problem(seed: int, most_nodes: int = 6) -> PairwiseProblem:
