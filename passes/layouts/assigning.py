@@ -24,11 +24,11 @@ from reshard.synthesis.assignment.description import AxisUse, uses_of
 from reshard.synthesis.assignment.dimensions import NamedDimension, named_dimensions
 from reshard.synthesis.assignment.layout_problem import Assignment, LayoutProblem
 from reshard.synthesis.assignment.repeats import Repeat
-from reshard.synthesis.pairwise.solving import TIME_LIMIT_S, InfeasibleError
 from reshard.synthesis.assignment.tactics import Tactic, TacticError, check, separate_weights
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network.topology import Topology, TopologyError
+from reshard.synthesis.pairwise.solving import TIME_LIMIT_S, InfeasibleError
 
 FLOPS_PER_BYTE = 200  # of a device of which only the memory is known; accelerators have 170 to 300
 _KEPT = 8  # modules whose layouts are remembered

@@ -19,10 +19,10 @@ from reshard.dialect_utils.xla.child import Compiled
 from reshard.passes.layouts.assigning import Assigned, MemoryLimitError, chosen, topology_for, written
 from reshard.passes.layouts.judging import Judge
 from reshard.passes.sites.network import SiteNetwork
-from reshard.synthesis.pairwise.solving import NotBelowError
 from reshard.synthesis.assignment.tactics import Tactic
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.pairwise.solving import NotBelowError
 
 AXIS_NAMES = ("x", "y", "z")
 MOST_MESHES = 8  # that are laid out

@@ -9,8 +9,8 @@ A tensor that several ops take has a node of its own between, so that they share
 The cost is in seconds of one run: conversions by the planner; ops by their roofline on tiles. Nothing overlaps, as in
 `program_time`. With a memory limit, what is in memory at the fullest moments has to fit (`memory`).
 
-Many layers that repeat are one: nodes a layer apart take the same state (`repeats`, `merging`). Then the nodes are freed
-again, and each takes a better state if there is one while the others stay.
+Many layers that repeat are one: nodes a layer apart take the same state (`repeats`, `merging`). Then the nodes are
+freed again, and each takes a better state if there is one while the others stay.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ import numpy as np
 from ..layouts.mesh import Mesh
 from ..layouts.sharding import AxisRef, Sharding
 from ..network.topology import Topology
+from ..pairwise.merging import Merging
+from ..pairwise.problem import PairwiseProblem
+from ..pairwise.solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
 from .clusters import Clusters, clusters_of
 from .factored_program import Dims, FactoredOp, FactoredProgram, Interval
 from .lives import IN_PLACE
 from .memory import Copy, Memory, Tile, Timeline, hills
-from ..pairwise.merging import Merging
 from .moves import NOWHERE, PARTIAL, PASS_ON, prices_for
-from ..pairwise.problem import PairwiseProblem
 from .repeats import Repeat, alike_clusters, repeats_of
 from .roles import Roles
-from ..pairwise.solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
 from .tactics import FREE, SHARDS, STATE_IN_SHARDS, Tactic
 
 MOMENTS = 8  # at which the memory is limited

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .factored_program import FactoredProgram, Span
 from ..pairwise.problem import Limit
+from .factored_program import FactoredProgram, Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dimensions",
         action="store_true",
-        help="also list the named dimensions: which dimensions are split alike, over which axes, and where they conflict",
+        help="also list the named dimensions: what is split alike, over which axes, and where it conflicts",
     )
     parser.add_argument("-o", dest="output", metavar="FILE", help="write the module with its layouts; - is stdout")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

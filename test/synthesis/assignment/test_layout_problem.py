@@ -9,9 +9,9 @@ from reshard.synthesis.assignment.clusters import clusters_of
 from reshard.synthesis.assignment.description import uses_of
 from reshard.synthesis.assignment.factored_program import FactoredOp, FactoredProgram, Interval, Tensor
 from reshard.synthesis.assignment.layout_problem import LayoutProblem
-from reshard.synthesis.pairwise.solving import InfeasibleError
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network.topology import Topology
+from reshard.synthesis.pairwise.solving import InfeasibleError
 
 MESH, NETWORK = Mesh.parse("x=8"), Topology.parse("v5e:2x4")
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from reshard.synthesis.assignment.factored_program import FactoredOp, FactoredProgram, Tensor
 from reshard.synthesis.assignment.layout_problem import LayoutProblem
 from reshard.synthesis.assignment.lives import Region, schedule_of
-from reshard.synthesis.pairwise.solving import InfeasibleError
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network.topology import Topology
+from reshard.synthesis.pairwise.solving import InfeasibleError
 
 MESH, NETWORK = Mesh.parse("x=8"), Topology.parse("v5e:2x4")
 SIZE = 64
