@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # loading it loads numpy
 
 OWN = ""  # the mesh of the module
 KEEP, FREE = "keep", "free"
+WHOLE, PARTS, SWAPPED = "whole", "parts", "swapped"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,12 @@ class AssignLayoutsPass(NetworkOptions, Pass):
         "the layouts of arguments and results that the module leaves open: chosen too, or those of propagation",
         choices=(KEEP, FREE),
     )
+    axes: str = option(
+        WHOLE,
+        "what splits dimensions: the axes of the mesh, in its order; or, between arguments and results, also parts of "
+        "them, such as four heads on an axis of eight; or of two axes the last one first",
+        choices=(WHOLE, PARTS, SWAPPED),
+    )
     tactics: str = option(
         "",
         "what axes may be for, as in x=zero3,y=megatron: data, zero1, zero3, sequence, megatron, expert, or several "
@@ -107,11 +114,12 @@ class AssignLayoutsPass(NetworkOptions, Pass):
             keeps_signature=self.signature == KEEP,
             memory_limit=self.memory_limit or None,
             tactics=self._tactics(),
+            axes=self.axes,
         )
         session.remark(module.operation, said_of(found, mesh))
         for use in found.uses:
             if not use.is_used:
-                what = f"axis {use.axis} of size {dict(mesh.axes)[use.axis]} splits nothing"
+                what = f"axis {use.axis} of size {use.size} splits nothing"
                 session.warning(module.operation, f"{what}: devices along it all do the same")
         session.count("constraints", found.constraints or 0)
         session.count("clusters", found.clusters)

@@ -119,6 +119,7 @@ def chosen(
     tactics: Mapping[str, Tactic] | None = None,
     time_limit_s: float = TIME_LIMIT_S,
     below_s: float = math.inf,
+    axes: str = "whole",
 ) -> Assigned:
     """Returns the best layouts on a mesh for a module, which is prepared for `written`, in place.
 
@@ -126,6 +127,7 @@ def chosen(
       keeps_annotations, keeps_signature: whether the shardings of the module are kept, or those of its arguments and
         results at least.
       tactics: axis -> what it may be for; other axes may be for anything.
+      axes: the form of the mesh's axes, as `AXES` has them.
     Raises:
       NotBelowError: they take `below_s` or longer, by the model.
       MemoryLimitError: no layout keeps the memory limit.
@@ -138,7 +140,7 @@ def chosen(
         check(tactics, mesh.axis_names)
     except TacticError as error:
         raise error_at(module.operation, str(error)) from None
-    kept_parts = keeps_annotations, keeps_signature
+    kept_parts = keeps_annotations, keeps_signature, axes
     key = compat.bytecode(module), mesh, network.text, kept_parts, memory_limit, tuple(sorted(tactics.items()))
     if (kept := _kept(_made, key, module)) is not None:
         return kept
@@ -148,7 +150,7 @@ def chosen(
     progress.at("assign-layouts: the program as ops with factors")
     factored = factored_module(module, mesh, separate_weights=separate_weights(tactics))
     try:
-        problem = LayoutProblem(factored.program, mesh, topology, memory_limit, tactics)
+        problem = LayoutProblem(factored.program, mesh, topology, memory_limit, tactics, axes)
     except InfeasibleError as error:
         raise error_at(
             module.operation, f"{error}; the option annotations=free, reshard auto --free, leaves shardings out"
@@ -158,7 +160,7 @@ def chosen(
         assignment = problem.solve(time_limit_s=time_limit_s, below_s=below_s)
     except InfeasibleError as error:
         raise _infeasible(module, problem, error) from None
-    uses = uses_of(factored.program, problem.clusters, assignment, dict(mesh.axes))
+    uses = uses_of(factored.program, problem.clusters, assignment)
     found = Assigned(assignment, factored, len(problem.clusters.all), tuple(uses), tactics, problem.repeats)
     _keep(_made, key, module, found)
     return found

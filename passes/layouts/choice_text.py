@@ -16,6 +16,7 @@ from reshard.synthesis.layouts.partition_specs import text_of
 from reshard.synthesis.layouts.sharding import Sharding
 
 _Move = tuple[float, int, str, str, str, str]  # us, runs, op, type, source, target
+_FORMS = {"whole": "", "parts": ", in parts", "swapped": ", the last axis first"}
 MOST_MOVES = 10
 MOST_ARGUMENTS = 60
 MOST_DIMENSIONS = 12
@@ -60,6 +61,7 @@ def _candidate(each: Candidate) -> dict[str, Any]:
     found = each.assigned
     return {
         "mesh": dict(each.mesh.axes),
+        "axes": each.axes,
         "modelled_us": found.seconds * 1e6,
         "gap": found.gap,
         "constraints": found.constraints,
@@ -105,7 +107,9 @@ def as_text(choice: Choice, *, with_dimensions: bool = False) -> str:
 
 
 def _notes(best: Candidate) -> str:
-    said = f"{mesh_text(best.mesh)} is taken; its layouts are within {best.assigned.gap:.1%} of the best in the model\n"
+    form = _FORMS[best.axes]
+    taken = f"{mesh_text(best.mesh)}{form}{',' if form else ''}"
+    said = f"{taken} is taken; its layouts are within {best.assigned.gap:.1%} of the best in the model\n"
     if not best.assigned.repeats:
         return said
     layers = ", ".join(f"{each.layers} of {each.period} ops" for each in best.assigned.repeats)
@@ -168,7 +172,7 @@ def _shares(best: Candidate, dimension: NamedDimension) -> dict[str, float]:
 def _row(each: Candidate) -> list[str]:
     ours = each.ours if each.ours and each.ours.is_ok else None
     return [
-        mesh_text(each.mesh),
+        mesh_text(each.mesh) + _FORMS[each.axes],
         _time(each.assigned.seconds),
         _time(each.stock_s) if each.stock else "",
         _time(each.ours_s) if each.ours else "",

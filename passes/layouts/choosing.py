@@ -7,6 +7,7 @@ axes can do all that fewer can; but a compiler does less well with them, so that
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,11 +20,13 @@ from reshard.dialect_utils.xla.child import Compiled
 from reshard.passes.layouts.assigning import Assigned, MemoryLimitError, chosen, topology_for, written
 from reshard.passes.layouts.judging import Judge
 from reshard.passes.sites.network import SiteNetwork
+from reshard.synthesis.assignment.axes import AXES
 from reshard.synthesis.assignment.tactics import Tactic
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.pairwise.solving import NotBelowError
 
+WHOLE = "whole"  # the axes of a mesh as they are
 AXIS_NAMES = ("x", "y", "z")
 MOST_MESHES = 8  # that are laid out
 MOST_COMPILED = 3  # of them
@@ -43,6 +46,7 @@ class Candidate:
     Attributes:
       content: the module as bytecode, with its layouts once it is compiled. optimized: the same after `reshard-opt`.
       limit: the memory that the layouts were chosen for, in bytes; None: any.
+      axes: the form of the mesh's axes, as `AXES` has them.
       stock, ours: what XLA makes of both; None if it was not asked.
       stock_s, ours_s: their modelled times in seconds.
       problem: why it cannot be taken; empty if it can.
@@ -52,6 +56,7 @@ class Candidate:
     assigned: Assigned
     content: bytes
     limit: int | None = None
+    axes: str = WHOLE
     optimized: bytes = b""
     stock: Compiled | None = None
     ours: Compiled | None = None
@@ -171,8 +176,11 @@ class Chooser:
         if not laid_out:
             assert error is not None
             raise error
+        if len(meshes) == 1:
+            laid_out += self._other_forms(laid_out[0])
+            most_compiled = max(most_compiled, len(laid_out))  # prices on more axes are estimates
         fastest = max(1e-12, min(each.assigned.seconds for each in laid_out))
-        laid_out.sort(key=lambda each: (math.floor((each.assigned.seconds / fastest - 1) / _SAME), len(each.mesh.axes)))
+        laid_out.sort(key=lambda each: (math.floor((each.assigned.seconds / fastest - 1) / _SAME), _axes(each)))
         different = _different(laid_out)[:most_compiled]
         compiled = [self._measured(each) for each in different]
         others = [each for each in laid_out if each not in different]
@@ -185,6 +193,13 @@ class Chooser:
             module = ir.Module.parse(self.source, self.context)
             raise error_at(module.operation, f"{compiled[0].problem}")
         return Choice((*compiled, *others), self.network, tuple(skipped))
+
+    def _other_forms(self, first: Candidate) -> Iterator[Candidate]:
+        """Yields the mesh with its axes in parts, or swapped, if that is faster by the model."""
+        for form in AXES:
+            if not AXES[form](first.mesh).are_whole:
+                with contextlib.suppress(NotBelowError, DiagnosedError):
+                    yield self._first(first.mesh, first.assigned.seconds * (1 - _EQUAL), form)
 
     def _distinct(self, meshes: Sequence[Mesh]) -> Sequence[Mesh]:
         module = ir.Module.parse(self.source, self.context)
@@ -213,19 +228,19 @@ class Chooser:
                 left.append((mesh, bound_s))
         return left
 
-    def _first(self, mesh: Mesh, below_s: float) -> Candidate:
+    def _first(self, mesh: Mesh, below_s: float, axes: str = WHOLE) -> Candidate:
         """Returns a mesh laid out within the limit, or for the least memory if the model is not sure that it is more.
 
         The model leaves out what compilers save; the compiled program tells whether the limit is kept.
         """
         try:
-            return self._laid_out(mesh, self.limit, below_s)
+            return self._laid_out(mesh, self.limit, below_s, axes)
         except MemoryLimitError as error:
             if self.limit is None or error.least_bytes > _MODEL_ERROR * self.limit:
                 raise
-            return self._laid_out(mesh, int(error.least_bytes * _MORE) + 1)
+            return self._laid_out(mesh, int(error.least_bytes * _MORE) + 1, axes=axes)
 
-    def _laid_out(self, mesh: Mesh, limit: int | None, below_s: float = math.inf) -> Candidate:
+    def _laid_out(self, mesh: Mesh, limit: int | None, below_s: float = math.inf, axes: str = WHOLE) -> Candidate:
         module = ir.Module.parse(self.source, self.context)
         found = chosen(
             module,
@@ -235,8 +250,9 @@ class Chooser:
             memory_limit=limit,
             tactics=self.tactics,
             below_s=below_s,
+            axes=axes,
         )
-        return Candidate(mesh, found, compat.bytecode(module), limit)
+        return Candidate(mesh, found, compat.bytecode(module), limit, axes)
 
     def _measured(self, candidate: Candidate) -> Candidate:
         """Returns a candidate with what the compiler makes of it, laid out anew while it needs too much memory.
@@ -254,7 +270,10 @@ class Chooser:
             modelled = found.assigned.assignment.memory_bytes
             limit = int(max(modelled * min(0.95, self.limit / peak), (modelled + too_small) / 2))
             try:
-                found, problem = self._compiled(self._laid_out(candidate.mesh, limit)), ""
+                found, problem = (
+                    self._compiled(self._laid_out(candidate.mesh, limit, axes=candidate.axes)),
+                    "",
+                )
             except DiagnosedError:
                 said = f"{mebibytes(peak, 1)} MiB, and the limit is {mebibytes(self.limit, 1)} MiB"
                 too_small, problem = limit, f"the program needs {said}; by the model, no layouts need less"
@@ -271,7 +290,8 @@ class Chooser:
         if not is_limited or peak > _ROOM * self.limit:
             return found
         try:
-            larger = self._compiled(self._laid_out(found.mesh, int(modelled * self.limit / peak)))
+            limit = int(modelled * self.limit / peak)
+            larger = self._compiled(self._laid_out(found.mesh, limit, axes=found.axes))
         except DiagnosedError:
             return found
         return min(found, larger, key=lambda each: each.best_s)
@@ -307,11 +327,16 @@ class Chooser:
         return self.limit is not None and compiled.is_ok and compiled.limited_bytes > self.limit
 
 
+def _axes(candidate: Candidate) -> int:
+    """Returns how many axes a candidate has, parts of axes each counted as one."""
+    return len(AXES[candidate.axes](candidate.mesh).refs)
+
+
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Returns the candidates without those for which the model finds no more than for a mesh with fewer axes."""
     found: list[Candidate] = []
     for each in candidates:
-        times = [other.assigned.seconds for other in found if len(other.mesh.axes) < len(each.mesh.axes)]
+        times = [other.assigned.seconds for other in found if _axes(other) < _axes(each)]
         if not times or each.assigned.seconds < min(times) * (1 - _EQUAL):
             found.append(each)
     return found

@@ -2,6 +2,7 @@
 """Layouts for a whole program: which mesh axis splits which dimension, chosen together, with a bound on the rest."""
 
 __all__ = [
+    "axes",
     "clusters",
     "description",
     "dimensions",

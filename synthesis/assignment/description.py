@@ -25,12 +25,14 @@ class AxisUse:
     """What an axis is for.
 
     Attributes:
+      axis, size: the axis, or a part of one as Shardy prints it, without quotes.
       work: role -> its share of the matrix work, by operations.
       stored: the share of the bytes of state, which the program returns as new values, that the axis splits.
       are_weights_whole: whether it splits no weight, though weights may be laid out otherwise than the other state.
     """
 
     axis: str
+    size: int
     work: Mapping[str, float]
     stored: float
     are_weights_whole: bool = False
@@ -58,14 +60,13 @@ class AxisUse:
         return sorted(self.work.items(), key=lambda each: (-each[1], each[0]))
 
 
-def uses_of(
-    program: FactoredProgram, clusters: Clusters, assignment: Assignment, axes: Mapping[str, int]
-) -> list[AxisUse]:
-    """Returns what each axis of a mesh is for; `axes` has their sizes, and those of size 1 are left out."""
+def uses_of(program: FactoredProgram, clusters: Clusters, assignment: Assignment) -> list[AxisUse]:
+    """Returns what each axis of the mesh is for, or each part of it; those of size 1 are left out."""
     roles = Roles(program, clusters)
     whole = sum(op.flops * op.runs for number, op in enumerate(program.ops) if number in assignment.ways)
     found = []
-    for axis, size in axes.items():
+    axes = assignment.axes
+    for axis, (_, size) in enumerate(axes.parts.axes):
         if size == 1:
             continue
         work: dict[str, float] = {}
@@ -75,18 +76,19 @@ def uses_of(
             if op.flops and factor is not None:
                 role = roles.of(op, factor)
                 work[role] = work.get(role, 0.0) + op.flops * op.runs / whole
-        is_whole = bool(program.weights) and not any(
-            _splits(assignment.layouts[weight], axis) for weight, _ in program.weights
-        )
-        found.append(AxisUse(axis, work, _stored(program, roles.parameters, assignment, axis), is_whole))
+        is_whole = bool(program.weights) and not any(_splits(assignment, weight, axis) for weight, _ in program.weights)
+        name = str(axes.refs[axis]).replace('"', "")
+        found.append(AxisUse(name, size, work, _stored(program, roles.parameters, assignment, axis), is_whole))
     return found
 
 
-def _stored(program: FactoredProgram, parameters: frozenset[int], assignment: Assignment, axis: str) -> float:
+def _stored(program: FactoredProgram, parameters: frozenset[int], assignment: Assignment, axis: int) -> float:
     sizes = {tensor: math.prod(program.tensors[tensor].shape) * program.tensors[tensor].bits for tensor in parameters}
-    split = sum(size for tensor, size in sizes.items() if _splits(assignment.layouts[tensor], axis))
+    split = sum(size for tensor, size in sizes.items() if _splits(assignment, tensor, axis))
     return split / max(1, sum(sizes.values()))
 
 
-def _splits(layout, axis: str) -> bool:
-    return layout is not None and any(each.name == axis for axes in layout.dims for each in axes)
+def _splits(assignment: Assignment, tensor: int, axis: int) -> bool:
+    """Returns whether a part of the axes, by its number, splits a tensor."""
+    layout = assignment.layouts[tensor]
+    return layout is not None and axis in assignment.axes.parts_of(each for axes in layout.dims for each in axes)

@@ -24,11 +24,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..layouts.mesh import Mesh
-from ..layouts.sharding import AxisRef, Sharding
+from ..layouts.sharding import Sharding
 from ..network.topology import Topology
 from ..pairwise.merging import Merging
 from ..pairwise.problem import PairwiseProblem
 from ..pairwise.solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
+from .axes import AXES, Axes
 from .clusters import Clusters, clusters_of
 from .factored_program import Dims, FactoredOp, FactoredProgram, Interval
 from .lives import IN_PLACE
@@ -69,30 +70,31 @@ class Assignment:
 
     Attributes:
       layouts: for each tensor its sharding; None for one without a dimension to split.
-      ways: for each op that does not tie, the axes of each factor.
+      ways: for each op that does not tie, the numbers of the parts of axes that split each factor.
       moves: the conversions, the longest first.
       solution: of the pairwise problem. nodes: the number of its nodes.
       local_s: the seconds of the ops.
       memory_bytes: per device, at the fullest moment.
+      axes: the mesh, and the parts of its axes.
     """
 
     layouts: tuple[Sharding | None, ...]
-    ways: dict[int, tuple[tuple[str, ...], ...]]
+    ways: dict[int, tuple[tuple[int, ...], ...]]
     moves: tuple[Move, ...]
     solution: Solution
     nodes: int
     local_s: float
     memory_bytes: int
+    axes: Axes
 
     @property
     def seconds(self) -> float:
         """Returns the seconds of one run by this model."""
         return self.solution.cost
 
-    @staticmethod
-    def layout_in(dims: Dims, way: Sequence[tuple[str, ...]]) -> Sharding:
+    def layout_in(self, dims: Dims, way: Sequence[tuple[int, ...]]) -> Sharding:
         """Returns the layout in which a way of an op takes an operand, or makes a result but for partial sums."""
-        return Sharding(tuple(tuple(AxisRef(axis) for factor in factors for axis in way[factor]) for factors in dims))
+        return Sharding(tuple(self.axes.named(part for factor in factors for part in way[factor]) for factors in dims))
 
 
 @dataclass
@@ -111,17 +113,24 @@ class _Edges:
 
 @dataclass
 class LayoutProblem:
-    """The problem of a program on a mesh."""
+    """The problem of a program on a mesh.
+
+    Args:
+      tactics: axis -> what it may be for; others may be for anything.
+      form: of the axes, as `AXES` has them. Arguments and results are split by whole axes.
+    """
 
     program: FactoredProgram
     mesh: Mesh
     topology: Topology
     memory_limit: int | None = None
-    tactics: Mapping[str, Tactic] = field(default_factory=dict)  # axis -> what it may be for; others: anything
+    tactics: Mapping[str, Tactic] = field(default_factory=dict)
+    form: str = "whole"
     problem: PairwiseProblem = field(init=False, default_factory=PairwiseProblem)
 
     def __post_init__(self) -> None:
-        self.prices = prices_for(self.topology, self.mesh)
+        self.axes = AXES[self.form](self.mesh)
+        self.prices = prices_for(self.topology, self.axes.parts)
         self.clusters: Clusters = clusters_of(self.program)
         self.roles = Roles(self.program, self.clusters)
         self._edges: list[_Edges] = []
@@ -186,7 +195,7 @@ class LayoutProblem:
         layouts = tuple(self._layout(number, states) for number in range(len(self.program.tensors)))
         ways = {
             number: tuple(
-                tuple(self._axis(axis) for axis in np.flatnonzero(self._ways[number][states[node]] == factor))
+                tuple(int(part) for part in np.flatnonzero(self._ways[number][states[node]] == factor))
                 for factor in range(len(self.program.ops[number].sizes))
             )
             for number, node in self._op_nodes.items()
@@ -194,7 +203,7 @@ class LayoutProblem:
         moves = sorted(self._moves(states), key=lambda move: -move.seconds)
         local_s = solution.cost - sum(move.seconds for move in moves)
         nodes, memory = len(self.problem.costs), self.memory.peak(states)
-        return Assignment(layouts, ways, tuple(moves), solution, nodes, local_s, memory)
+        return Assignment(layouts, ways, tuple(moves), solution, nodes, local_s, memory, self.axes)
 
     # ---- nodes
 
@@ -203,11 +212,16 @@ class LayoutProblem:
         members = set(self.clusters.all[cluster].members)
         may_be_partial = len(members) == 1 and members <= self.clusters.partial
         sizes = self.clusters.all[cluster].sizes
-        found = _places_of(sizes, range(len(sizes)), self.mesh, may_be_partial, self._uneven.get(cluster, frozenset()))
+        found = _places_of(
+            sizes, range(len(sizes)), self.axes.parts, may_be_partial, self._uneven.get(cluster, frozenset())
+        )
         kept = np.ones(len(found), dtype=bool)
         for tensor, pinned in self.program.pinned:
             if tensor in members:
                 kept &= self._keeps(found, tensor, pinned)
+        if members & {*self.program.arguments, *self.program.results}:
+            for parts in self.axes.groups:
+                kept &= (found[:, parts] == found[:, parts[:1]]).all(axis=1)
         if not kept.any():
             names = ", ".join(self.program.tensors[each].name or f"tensor {each}" for each in sorted(members)[:3])
             raise InfeasibleError(f"no even layout of {names} on {self.mesh} is the one that is asked for")
@@ -238,8 +252,8 @@ class LayoutProblem:
         `is_weight`: it is that of a weight which has another one than what the optimizer makes of it.
         """
         kept = np.ones(len(layouts), dtype=bool)
-        for axis, name in enumerate(self.mesh.axis_names):
-            state = self.tactics[name].state if name in self.tactics else FREE
+        for axis, ref in enumerate(self.axes.refs):
+            state = self.tactics[ref.name].state if ref.name in self.tactics else FREE
             if state == FREE:
                 continue
             in_shards = state == SHARDS or (state == STATE_IN_SHARDS and not is_weight)
@@ -252,8 +266,8 @@ class LayoutProblem:
         for dim, axes in enumerate(pinned):
             if axes is not None:
                 named = self.clusters.dims[tensor][dim]
-                wanted = np.array([name in axes for name in self.mesh.axis_names])
-                counts = np.array([size > 1 for _, size in self.mesh.axes])
+                wanted = np.array([ref.name in axes for ref in self.axes.refs])
+                counts = np.array([size > 1 for _, size in self.axes.parts.axes])
                 kept &= (((layouts == named) == wanted) | ~counts).all(axis=1) | (named < 0)
         return kept
 
@@ -310,7 +324,7 @@ class LayoutProblem:
             value = self.program.tensors[tensor]
             runs = [self._conversion_runs(self.program.ops[op], tensor) for op in ops]
             if len(runs) > 1 and value.bytes >= _LEAST_SHARED_BYTES and {*runs} == {(value.runs, value.runs)}:
-                layouts = _layouts(value.shape, self.mesh, self._uneven_of(tensor))
+                layouts = _layouts(value.shape, self.axes.parts, self._uneven_of(tensor))
                 found[tensor] = self.problem.add(np.zeros(len(layouts))), layouts
                 cluster = self.clusters.of[tensor]
                 self._join(tensor, None, cluster, found[tensor][0], self._of_tensor(tensor), layouts, value.runs)
@@ -332,7 +346,7 @@ class LayoutProblem:
         return dim_of[self._spaces[self.clusters.of[tensor]]]
 
     def _add_op(self, number: int, op: FactoredOp) -> None:
-        ways = self._ways[number] = _ways(op, self.mesh, number in self.clusters.sums)
+        ways = self._ways[number] = _ways(op, self.axes.parts, number in self.clusters.sums)
         node = self._op_nodes[number] = self.problem.add(self._op_s(op, ways) + self._forbidden(op, ways))
         for tensor, dims in zip(op.operands, op.operand_dims, strict=True):
             needed = _places(ways, dims, op)
@@ -432,8 +446,8 @@ class LayoutProblem:
     def _forbidden(self, op: FactoredOp, ways: np.ndarray) -> np.ndarray:
         """Returns infinity for the ways of a matrix product that no tactic allows, else 0."""
         found = np.zeros(len(ways))
-        for axis, name in enumerate(self.mesh.axis_names if op.flops else ()):
-            if name in self.tactics:
+        for axis, ref in enumerate(self.axes.refs if op.flops else ()):
+            if (name := ref.name) in self.tactics:
                 others = [
                     factor
                     for factor in range(len(op.sizes))
@@ -489,12 +503,9 @@ class LayoutProblem:
 
     # ---- solutions
 
-    def _axis(self, axis: int | np.intp) -> str:
-        return self.mesh.axis_names[axis]
-
     def _sharding(self, places: np.ndarray, rank: int) -> Sharding:
-        dims = tuple(tuple(AxisRef(self._axis(axis)) for axis in np.flatnonzero(places == dim)) for dim in range(rank))
-        return Sharding(dims, unreduced=tuple(AxisRef(self._axis(axis)) for axis in np.flatnonzero(places == PARTIAL)))
+        dims = tuple(self.axes.named(np.flatnonzero(places == dim)) for dim in range(rank))
+        return Sharding(dims, unreduced=self.axes.named(np.flatnonzero(places == PARTIAL)))
 
     def _layout(self, tensor: int, states: Sequence[int]) -> Sharding | None:
         cluster = self.clusters.of[tensor]

@@ -57,6 +57,23 @@ def test_a_training_step_without_annotations_computes_the_same_on_eight_devices(
     assert "site" in found.report.text() or "whole" in found.report.text()
 
 
+@pytest.mark.slow
+def test_parts_of_an_axis_split_what_the_axis_does_not_divide():
+    """Two examples of four heads on one axis of eight devices."""
+
+    def attend(x, weights):
+        queries, keys, values = (jnp.einsum("bsd,dhk->bhsk", x, each) for each in weights)
+        scores = jax.nn.softmax(jnp.einsum("bhsk,bhtk->bhst", queries, keys) / 8, axis=-1)
+        return jnp.einsum("bhst,bhtk->bhsk", scores, values)
+
+    x = jax.random.normal(jax.random.key(0), (2, 1024, 256))
+    weights = tuple(jax.random.normal(jax.random.key(at), (256, 4, 128)) * 0.1 for at in range(3))
+    found = reshard.auto(attend, x, weights, mesh="x=8", topology="v5e:2x4")
+    assert found.to_dict()["candidates"][0]["axes"] == "parts" and "x=8, in parts, is taken" in str(found)
+    assert all(":(" not in str(each.spec) for each in jax.tree.leaves((found.in_shardings, found.out_shardings)))
+    assert agrees(found(x, weights), jax.jit(attend)(x, weights))
+
+
 def test_a_target_has_the_network_and_as_many_devices():
     params, x = parameters(), batch()
     found = reshard.auto(step, params, x, mesh="x=8", compile_for="cpu:8", compiled_meshes=1)

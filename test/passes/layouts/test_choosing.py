@@ -34,7 +34,7 @@ def test_skipped_meshes_are_tried_again_where_the_best_one_became_slower():
     proved_s = {meshes[3]: 9.97}  # that the solver finds now
 
     class Known(Chooser):
-        def _laid_out(self, mesh, limit, below_s=math.inf):
+        def _laid_out(self, mesh, limit, below_s=math.inf, axes="whole"):
             if mesh in proved_s:
                 raise NotBelowError(proved_s[mesh])
             return candidate(mesh, 5.5)
@@ -74,7 +74,7 @@ def test_a_program_that_needs_too_much_memory_is_laid_out_for_less(least, enough
         return Candidate(mesh, assigned, b"", ours=compiled, problem="" if peak <= 100 else "the program needs more")
 
     class Known(Chooser):
-        def _laid_out(self, mesh, limit, below_s=math.inf):
+        def _laid_out(self, mesh, limit, below_s=math.inf, axes="whole"):
             asked.append(limit)
             if limit < least:
                 raise DiagnosedError([Diagnostic("error", "no layout fits")])
@@ -97,7 +97,7 @@ def test_a_limit_that_the_model_thinks_too_small_is_tried_unless_it_is_far_too_s
     tried = []
 
     class Known(Chooser):
-        def _laid_out(self, mesh, limit, below_s=math.inf):
+        def _laid_out(self, mesh, limit, below_s=math.inf, axes="whole"):
             tried.append(limit)
             if limit < least:
                 error = MemoryLimitError([Diagnostic("error", "no layout fits")])
@@ -125,7 +125,7 @@ def test_a_program_with_room_left_is_laid_out_once_more_for_as_much_as_it_may_ha
         return Candidate(mesh, assigned, b"", modelled, ours=compiled, ours_s=seconds, problem=problem)
 
     class Known(Chooser):
-        def _laid_out(self, mesh, limit, below_s=math.inf):
+        def _laid_out(self, mesh, limit, below_s=math.inf, axes="whole"):
             asked.append(limit)
             return candidate(limit, peak_of_larger, 1.0)
 

@@ -110,11 +110,11 @@ def test_axes_that_divide_nothing_split_nothing():
 def test_the_use_of_an_axis_is_said_in_the_words_of_the_field():
     program = mlp(65536, 1024, 1024)
     found = LayoutProblem(program, MESH, NETWORK).solve()
-    (use,) = uses_of(program, clusters_of(program), found, {"x": 8})
+    (use,) = uses_of(program, clusters_of(program), found)
     assert use.words == "data parallel in 100% of the matrix work" and use.is_used
     program = mlp(256, 16384, 65536, pinned=((0, ((), ())), (5, ((), ()))))
     found = LayoutProblem(program, MESH, NETWORK).solve()
-    (use,) = uses_of(program, clusters_of(program), found, {"x": 8})
+    (use,) = uses_of(program, clusters_of(program), found)
     assert use.words.startswith("tensor parallel in 100% of the matrix work")
 
 

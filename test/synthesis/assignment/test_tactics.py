@@ -78,7 +78,7 @@ def solved(mesh: str, tactics: str, program: FactoredProgram | None = None):
     program = program or mlp_step(4096, 1024, 4096)
     problem = LayoutProblem(program, Mesh.parse(mesh), NETWORK, tactics=parse(tactics))
     found = problem.solve()
-    return found, {use.axis: use for use in uses_of(program, clusters_of(program), found, dict(problem.mesh.axes))}
+    return found, {use.axis: use for use in uses_of(program, clusters_of(program), found)}
 
 
 @pytest.mark.parametrize(

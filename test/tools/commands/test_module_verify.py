@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from reshard.dialect_utils.compare import instrumented as watched_modules
+from reshard.dialect_utils.compare.rounding import Rounding
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import Ran, XlaChild
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import module_verification
-from reshard.passes.results.module_verification import EQUAL, FAILED, ROUNDED, UNKNOWN, WITHIN, WRONG
+from reshard.passes.results.module_verification import EQUAL, FAILED, ROUNDED, UNKNOWN, WITHIN, WRONG, Verdict
 from reshard.tools import reshard as tool
 from reshard.tools.commands.module_verify import OURS_IS_WRONG, RIGHT, STOCK_IS_WRONG, exit_status
 
@@ -215,6 +216,21 @@ def test_rounding_made_large_is_no_fault(context, child):
     found = verify(FLIPPED, child, rewrites=False)
     assert found.stock.status == ROUNDED and found.stock.difference.problem.endswith("integers")
     assert exit_status(found) == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("status", "shift", "found"),
+    [(ROUNDED, 0.0, ROUNDED), (ROUNDED, 1e-6, ROUNDED), (ROUNDED, 1e-3, None), (WRONG, 0.0, None), (WITHIN, 0.0, None)],
+)
+def test_what_is_off_like_stock_xla_is_rounding_if_that_is(status, shift, found):
+    """Ours is written per device and lacks ops, so none of its ops can be judged; its outputs are those of stock."""
+    expected, off = np.ones(4, np.float32), np.full(4, 1.0005, np.float32)
+    judge = module_verification._Verifier(None, None, 8, None, 0, 1.0, False, print)
+    judge.expected, judge.roundings = (expected,), [Rounding(2**-23)]
+    stock, ours = Ran("ok", outputs=(off,)), Ran("ok", outputs=(off + np.float32(shift),))
+    verdict = judge._as_stock(Verdict(status), stock, ours)
+    assert (verdict and verdict.status) == found
+    assert judge._as_stock(Verdict(ROUNDED), stock, Ran("ok", outputs=(expected,))) is None
 
 
 def test_what_stock_xla_alone_computes_wrongly_is_told_with_its_op(context, child):
