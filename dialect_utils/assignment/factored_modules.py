@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from reshard.synthesis.assignment.clusters import is_tie
 from reshard.synthesis.assignment.factored_program import Dims, FactoredOp, FactoredProgram, Tensor
 from reshard.synthesis.assignment.lives import Region, schedule_of
 from reshard.synthesis.layouts.mesh import Mesh
@@ -41,6 +42,9 @@ _VIEWS = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehl
 _SUMS = frozenset({"stablehlo.add", "stablehlo.subtract"})
 _DONATED = ("tf.aliasing_output", "jax.buffer_donor")
 
+FORWARD, BACKWARD = "forward", "backward"
+_DIFFERENTIATED, _TRANSPOSED = "jvp(", "transpose("  # of the transformations in the names that JAX gives ops
+
 Place = tuple[int, int]  # the number of an op of the module, meshes left out, in walk order; the number of the result
 
 
@@ -57,6 +61,7 @@ class FactoredModule:
       operand_numbers: for each op of the program, the numbers that its operands have in the module's op.
       names: of the module's ops, as `Place` counts them.
       stated: tensor -> the sharding that the module states for it, and that is kept.
+      directions: for each op of the program `FORWARD` or `BACKWARD`, or nothing if neither is known.
     """
 
     program: FactoredProgram
@@ -67,6 +72,7 @@ class FactoredModule:
     operand_numbers: tuple[tuple[int, ...], ...]
     names: tuple[str, ...]
     stated: dict[int, Sharding]
+    directions: tuple[str, ...]
 
     def as_stated(self, tensor: int, layout: Sharding | None) -> Sharding | None:
         """Returns the layout of a tensor with the axes of each dimension in the order in which the module states them,
@@ -193,7 +199,30 @@ class _Reader:
             tuple(self.numbers),
             _names(self.clone.originals),
             self.stated,
+            self._directions(),
         )
+
+    def _directions(self) -> tuple[str, ...]:
+        """Returns for each op whether it belongs to the forward pass or to the backward pass, by the names of JAX.
+
+        What has none is of the direction of the loop that it is in.
+        """
+        ops = [op for op in self.clone.originals if op.name != "sdy.mesh"]
+        of_holders: dict[ir.Operation, str] = {}
+
+        def direction(op: ir.Operation) -> str:
+            name = str(op.location)
+            if _TRANSPOSED in name or _DIFFERENTIATED in name:
+                return BACKWARD if _TRANSPOSED in name else FORWARD
+            holder = op.parent
+            if holder is None:
+                return ""
+            if holder not in of_holders:
+                of_holders[holder] = direction(holder)
+            return of_holders[holder]
+
+        chooses = (number is not None and not is_tie(op, self.tensors) for number, op in zip(self.origins, self.ops))
+        return tuple(direction(ops[number]) if yes else "" for number, yes in zip(self.origins, chooses))
 
     # ---- tensors
 

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from reshard.dialect_utils.analysis.argument_groups import Name
+from reshard.dialect_utils.assignment.factored_modules import BACKWARD, FORWARD
 from reshard.passes.layouts.choosing import Candidate, Choice, mesh_text
+from reshard.synthesis.assignment.description import COLLECTIVES, collectives_of
 from reshard.synthesis.assignment.dimensions import NamedDimension
 from reshard.synthesis.assignment.factored_program import Tensor
 from reshard.synthesis.common.numbers import mebibytes
@@ -36,6 +40,10 @@ def as_dict(choice: Choice) -> dict[str, Any]:
         "axes": [
             {"axis": use.axis, "words": use.words, "work": dict(use.work), "stored": use.stored}
             for use in best.assigned.uses
+        ],
+        "layers": [
+            {"layers": row.layers, "direction": row.direction, "us": row.seconds * 1e6, "runs": dict(row.counts)}
+            for row in _in_layers(best)
         ],
         "repeats": [{"layers": each.layers, "ops": each.period} for each in best.assigned.repeats],
         "dimensions": [
@@ -93,6 +101,7 @@ def as_text(choice: Choice, *, with_dimensions: bool = False) -> str:
         _notes(best),
         "\nwhat each axis is for\n",
         *(f"  {use.axis}: {use.words}\n" for use in best.assigned.uses),
+        *([_layers(best)] if best.assigned.assignment.moves else []),
         *([_dimensions(best)] if with_dimensions else []),
         "\narguments\n",
         table(["name", "type", "sharding"], _few(_alike(_arguments(best)), MOST_ARGUMENTS), "lll"),
@@ -114,6 +123,53 @@ def _notes(best: Candidate) -> str:
         return said
     layers = ", ".join(f"{each.layers} of {each.period} ops" for each in best.assigned.repeats)
     return f"{said}layers that repeat are laid out alike: {layers}\n"
+
+
+@dataclass
+class _Layers:
+    """The conversions of one direction in as many layers: how many of each kind, and their seconds."""
+
+    direction: str
+    layers: int
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def per_layer(self, kind: str) -> str:
+        """Returns how many there are in a layer."""
+        return f"{self.counts[kind] / self.layers:.3g}" if self.counts[kind] else ""
+
+
+def _in_layers(best: Candidate) -> list[_Layers]:
+    """Returns the conversions by direction and number of layers: the trips of a loop, or unrolled layers; most first.
+
+    What is neither in a loop nor in a layer is one layer.
+    """
+    assigned = best.assigned
+    factored, axes = assigned.factored, assigned.assignment.axes
+    first_taker: dict[int, int] = {}
+    for number, op in enumerate(factored.program.ops):
+        for tensor in op.operands:
+            first_taker.setdefault(tensor, number)
+    found: dict[tuple[str, int], _Layers] = {}
+    for move in assigned.assignment.moves:
+        op = first_taker[move.tensor] if move.op is None else move.op
+        repeat = next((each for each in assigned.repeats if each.first <= op <= each.last), None)
+        key = factored.directions[op], repeat.layers if repeat else move.runs
+        row = found.setdefault(key, _Layers(*key))
+        row.seconds += move.seconds
+        row.counts.update(dict.fromkeys(collectives_of(move.source, move.target, axes), move.runs))
+    directions = (FORWARD, BACKWARD, "")
+    return sorted(found.values(), key=lambda row: (-row.layers, directions.index(row.direction)))
+
+
+def _layers(best: Candidate) -> str:
+    """Returns the collectives of a layer as a table."""
+    rows = [
+        [str(row.layers), row.direction, *map(row.per_layer, COLLECTIVES), f"{row.seconds / row.layers * 1e6:,.1f} us"]
+        for row in _in_layers(best)
+    ]
+    headings = ["layers", "direction", *COLLECTIVES, "time"]
+    return "\ncollectives of a layer, by the model\n" + table(headings, rows, "rl" + "r" * (len(COLLECTIVES) + 1))
 
 
 def _dimensions(best: Candidate) -> str:

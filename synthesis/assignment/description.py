@@ -11,11 +11,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..layouts.sharding import Sharding
+from .axes import Axes
 from .clusters import Clusters
 from .factored_program import FactoredProgram
 from .layout_problem import Assignment
 from .roles import DATA, SEQUENCE, Roles
 
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 _MOST = 0.5  # of the matrix work that makes a role the axis's own
 _MUCH = 0.05  # that is worth a word
 
@@ -80,6 +83,30 @@ def uses_of(program: FactoredProgram, clusters: Clusters, assignment: Assignment
         name = str(axes.refs[axis]).replace('"', "")
         found.append(AxisUse(name, size, work, _stored(program, roles.parameters, assignment, axis), is_whole))
     return found
+
+
+def collectives_of(source: Sharding, target: Sharding, axes: Axes) -> tuple[str, ...]:
+    """Returns the collectives that a conversion is made of, as one would write it down, one of each kind.
+
+    Example:
+      >>> from ..layouts.mesh import Mesh
+      >>> from .axes import whole_axes
+      >>> axes = whole_axes(Mesh.parse("x=2,y=4"))
+      >>> partial, split = (Sharding.parse(text) for text in ('[{}, {"x"}], unreduced={"y"}', '[{"y"}, {}]'))
+      >>> collectives_of(partial, split, axes)
+      ('reduce_scatter', 'all_gather')
+    """
+    partial = axes.parts_of(source.unreduced) - axes.parts_of(target.unreduced)
+    before, after = (
+        {part: dim for dim, some in enumerate(each.dims) for part in axes.parts_of(some)} for each in (source, target)
+    )
+    found = {
+        "reduce_scatter": partial & after.keys(),
+        "all_reduce": partial - after.keys(),
+        "all_gather": before.keys() - after.keys(),
+        "all_to_all": {part for part in before.keys() & after.keys() if before[part] != after[part]},
+    }
+    return tuple(kind for kind, parts in found.items() if parts)
 
 
 def _stored(program: FactoredProgram, parameters: frozenset[int], assignment: Assignment, axis: int) -> float:

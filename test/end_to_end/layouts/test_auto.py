@@ -57,6 +57,16 @@ def test_a_training_step_without_annotations_computes_the_same_on_eight_devices(
     assert "site" in found.report.text() or "whole" in found.report.text()
 
 
+def test_collectives_are_counted_for_each_layer_and_direction():
+    """Parameters that are in shards are gathered in each layer, forward and once more backward."""
+    params, x = parameters(), batch()
+    options = {"topology": "v5e:2x4", "tactics": "x=zero3", "compiled_meshes": 1}
+    found = reshard.auto(step, params, x, mesh="x=8", **options)
+    rows = {(row["layers"], row["direction"]): row["runs"] for row in found.to_dict()["layers"]}
+    assert rows[LAYERS, "forward"] == rows[LAYERS, "backward"] == {"all_gather": 2 * LAYERS}
+    assert "\ncollectives of a layer, by the model\n" in str(found)
+
+
 @pytest.mark.slow
 def test_parts_of_an_axis_split_what_the_axis_does_not_divide():
     """Two examples of four heads on one axis of eight devices."""
