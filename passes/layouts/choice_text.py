@@ -35,6 +35,7 @@ def as_dict(choice: Choice) -> dict[str, Any]:
         "schema": "reshard.auto/1",
         "topology": choice.network.readable,
         "mesh": dict(best.mesh.axes),
+        "ended": choice.ended,
         "candidates": [_candidate(each) for each in choice.candidates],
         "skipped": [{"mesh": dict(mesh.axes), "least_us": bound * 1e6} for mesh, bound in choice.skipped],
         "axes": [
@@ -98,7 +99,7 @@ def as_text(choice: Choice, *, with_dimensions: bool = False) -> str:
             [*map(_row, choice.candidates), *_skipped(choice)],
             "lrrrrrr",
         ),
-        _notes(best),
+        _notes(best, choice.ended),
         "\nwhat each axis is for\n",
         *(f"  {use.axis}: {use.words}\n" for use in best.assigned.uses),
         *([_layers(best)] if best.assigned.assignment.moves else []),
@@ -115,10 +116,12 @@ def as_text(choice: Choice, *, with_dimensions: bool = False) -> str:
     return "".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
 
 
-def _notes(best: Candidate) -> str:
+def _notes(best: Candidate, ended: str) -> str:
     form = _FORMS[best.axes]
     taken = f"{mesh_text(best.mesh)}{form}{',' if form else ''}"
     said = f"{taken} is taken; its layouts are within {best.assigned.gap:.1%} of the best in the model\n"
+    if ended:
+        said += f"{ended}: other meshes, or other layouts for less memory, may be faster\n"
     if not best.assigned.repeats:
         return said
     layers = ", ".join(f"{each.layers} of {each.period} ops" for each in best.assigned.repeats)

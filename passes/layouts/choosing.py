@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,7 @@ from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.pairwise.solving import NotBelowError
 
+OUT_OF_TIME, INTERRUPTED = "out of time", "interrupted"
 WHOLE = "whole"  # the axes of a mesh as they are
 AXIS_NAMES = ("x", "y", "z")
 MOST_MESHES = 8  # that are laid out
@@ -80,12 +82,13 @@ class Choice:
     """The candidates, the best first, those that were compiled before those that were not.
 
     `skipped` has meshes with more axes on which no layouts are faster by the model, with the seconds that they take at
-    least.
+    least. `ended` says why not all that was to be tried was tried: `OUT_OF_TIME` or `INTERRUPTED`; empty if it was.
     """
 
     candidates: tuple[Candidate, ...]
     network: SiteNetwork
     skipped: tuple[tuple[Mesh, float], ...] = ()
+    ended: str = ""
 
     @property
     def best(self) -> Candidate:
@@ -150,6 +153,8 @@ class Chooser:
       source: the module, as bytecode. context: in which it is parsed.
       judge: compiles it with its layouts.
       limit: the memory of a device in bytes; None: no limit. tactics: axis -> what it may be for.
+      deadline: by the clock `time.monotonic`, after which nothing else is tried once there is a program.
+      takes_interrupts: whether Ctrl-C ends the search with the best program so far, if there is one.
     """
 
     source: bytes
@@ -159,12 +164,17 @@ class Chooser:
     limit: int | None = None
     keeps_annotations: bool = True
     tactics: Mapping[str, Tactic] = field(default_factory=dict)
+    deadline: float = math.inf
+    takes_interrupts: bool = False
 
     def choice(self, meshes: Sequence[Mesh], most_compiled: int = MOST_COMPILED) -> Choice:
         """Returns the candidates. Raises: DiagnosedError if no mesh is possible, with the reason of the last one."""
-        laid_out, skipped, error = [], [], None
+        laid_out, skipped, error, ended = [], [], None, ""
         meshes = self._distinct(meshes)
         for number, mesh in enumerate(meshes, 1):
+            if laid_out and self._is_over:
+                ended = OUT_OF_TIME
+                break
             progress.at(f"layouts on {mesh}", number, len(meshes))
             fewer = [each.assigned.seconds for each in laid_out if len(each.mesh.axes) < len(mesh.axes)]
             try:
@@ -176,23 +186,50 @@ class Chooser:
         if not laid_out:
             assert error is not None
             raise error
-        if len(meshes) == 1:
+        if len(meshes) == 1 and not self._is_over:
             laid_out += self._other_forms(laid_out[0])
             most_compiled = max(most_compiled, len(laid_out))  # prices on more axes are estimates
         fastest = max(1e-12, min(each.assigned.seconds for each in laid_out))
         laid_out.sort(key=lambda each: (math.floor((each.assigned.seconds / fastest - 1) / _SAME), _axes(each)))
-        different = _different(laid_out)[:most_compiled]
-        compiled = [self._measured(each) for each in different]
+        different, compiled = _different(laid_out)[:most_compiled], []
         others = [each for each in laid_out if each not in different]
-        while others and all(each.problem for each in compiled):  # any that fits is better than none
-            compiled.append(self._measured(others.pop(0)))
-        compiled.sort(key=lambda each: each.best_s)
-        skipped = self._tried_again(skipped, compiled)
+        try:
+            skipped = self._compile(different, others, skipped, compiled)
+        except KeyboardInterrupt:
+            if not self.takes_interrupts or all(each.problem for each in compiled):
+                raise
+            ended = INTERRUPTED
         compiled.sort(key=lambda each: each.best_s)
         if compiled[0].problem:
             module = ir.Module.parse(self.source, self.context)
             raise error_at(module.operation, f"{compiled[0].problem}")
-        return Choice((*compiled, *others), self.network, tuple(skipped))
+        left = [each for each in laid_out if all((each.mesh, each.axes) != (one.mesh, one.axes) for one in compiled)]
+        if any(each in different for each in left):
+            ended = ended or OUT_OF_TIME
+        return Choice((*compiled, *left), self.network, tuple(skipped), ended)
+
+    @property
+    def _is_over(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def _compile(
+        self,
+        different: Sequence[Candidate],
+        others: Sequence[Candidate],
+        skipped: Sequence[tuple[Mesh, float]],
+        compiled: list[Candidate],
+    ) -> list[tuple[Mesh, float]]:
+        """Compiles different candidates into `compiled` until the time is over, and others while none fits; returns the
+        meshes that are still skipped."""
+        for each in different:
+            if self._is_over and any(not other.problem for other in compiled):
+                return list(skipped)
+            compiled.append(self._measured(each))
+        for each in others:
+            if any(not other.problem for other in compiled):
+                break
+            compiled.append(self._measured(each))
+        return list(skipped) if self._is_over else self._tried_again(skipped, compiled)
 
     def _other_forms(self, first: Candidate) -> Iterator[Candidate]:
         """Yields the mesh with its axes in parts, or swapped, if that is faster by the model."""

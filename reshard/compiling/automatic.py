@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +41,10 @@ class AUTO:
 
 
 # Of `auto`, beside those of `jax.jit`.
-OPTIONS = ("mesh", "devices", "topology", "memory_limit", "compile_for", "pinned", "tactics", "compiled_meshes")
+OPTIONS = (
+    *("mesh", "devices", "topology", "memory_limit", "compile_for", "pinned", "tactics", "compiled_meshes"),
+    "budget_s",
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ def auto(
     pinned: Mapping[int, Any] | None = None,
     tactics: str = "",
     compiled_meshes: int = MOST_COMPILED,
+    budget_s: float = math.inf,
     **jit_options: Any,
 ) -> Automatic:
     """Returns a function as a program on several devices: mesh, layouts and collectives are chosen.
@@ -119,6 +125,7 @@ def auto(
       tactics: what axes may be for, such as "x=zero3,y=megatron+sequence", of `data`, `zero1`, `zero3`, `sequence`,
         `megatron`, `expert` and `auto`; other axes may be for anything. It needs a `mesh`.
       compiled_meshes: how many meshes are compiled.
+      budget_s: seconds after which no other mesh is tried, once there is a program; the report says so.
       **jit_options: of `jax.jit`, such as `donate_argnums`.
     Raises:
       MeshError, TopologyError, ByteSizeError: for a mesh, network or size that cannot be.
@@ -162,7 +169,7 @@ def auto(
     name = compat.module_name(lowered.compiler_ir("stablehlo"))
     source = compat.bytecode(lowered.compiler_ir("stablehlo"))
     meshes = (shape,) if shape is not None else meshes_for(len(where))
-    tried = {"compiled_meshes": compiled_meshes, "tactics": parse(tactics), "target": target}
+    tried = {"compiled_meshes": compiled_meshes, "tactics": parse(tactics), "target": target, "budget_s": budget_s}
     choice = choose(source, name, meshes, network, **tried)
     return _compiled(fun, structs, choice, _jax_mesh(choice.best.mesh, where), jit_options, target)
 
@@ -204,6 +211,8 @@ def choose(
     child: XlaChild | None = None,
     target: Target | None = None,
     is_from_jax: bool = True,
+    budget_s: float = math.inf,
+    takes_interrupts: bool = False,
 ) -> Choice:
     """Returns the meshes for a module, the best first, each with its layouts.
 
@@ -212,8 +221,11 @@ def choose(
       network: with the memory limit. keeps_annotations: whether shardings that the module has are kept.
       tactics: axis -> what it may be for.
       target: whose compiler judges the meshes; None: XLA for CPU devices, with modelled times.
+      budget_s: the time after which nothing else is tried, once there is a program.
+      takes_interrupts: whether Ctrl-C does the same.
     Raises: DiagnosedError.
     """
+    deadline = time.monotonic() + budget_s
     given: dict[str, Any] = {}
     if network.is_known:
         given["topology"] = network.topology
@@ -243,6 +255,8 @@ def choose(
             network.memory_limit,
             keeps_annotations,
             tactics or {},
+            deadline,
+            takes_interrupts,
         )
         return chooser.choice(meshes, compiled_meshes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ examples:
   reshard auto step.mlir --mesh data=8 --free                              leaves out the shardings that it has
   reshard auto step.mlir --compile-for tpu:v5e:2x4 --memory-limit 16GiB     the compiler of a TPU judges the meshes
 
-exit status: 0 done; 1 no layout keeps the limit, XLA does not compile the module, or a file has an error; 2 the command line has an error.
+exit status: 0 done, or ended by Ctrl-C with the best program so far; 1 no layout keeps the limit, XLA does not compile the module, or a file has an error; 2 the command line has an error.
 """  # noqa: E501
 
 
@@ -54,6 +55,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-limit", type=size, metavar="SIZE", help="of each device, e.g. 16GiB (default: none)")
     parser.add_argument(
         "--compiled", type=whole_number, default=3, metavar="N", help="meshes that are compiled (default: 3)"
+    )
+    parser.add_argument(
+        "--budget",
+        type=whole_number,
+        default=math.inf,
+        metavar="SECONDS",
+        help="try no other mesh after so long, once there is a program; Ctrl-C does the same (default: try all)",
     )
     parser.add_argument(
         "--tactics",
@@ -102,7 +110,11 @@ def drive(flags: argparse.Namespace) -> int:
     except (TopologyError, MeshError) as error:
         raise UserError(str(error)) from None
     from reshard.passes.layouts import choice_text
+    from reshard.passes.layouts.choosing import INTERRUPTED
+    from reshard.tools.common import contained
 
+    if choice.ended == INTERRUPTED:
+        contained.enter(contained.FINISHING)
     if flags.json:
         print(json.dumps(choice_text.as_dict(choice), indent=2))
     else:
@@ -174,4 +186,6 @@ def _choice(flags: argparse.Namespace) -> Choice:
             child=child,
             target=target,
             is_from_jax=False,
+            budget_s=flags.budget,
+            takes_interrupts=True,
         )

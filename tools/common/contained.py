@@ -23,6 +23,8 @@ from reshard.tools.common import command
 _STAGE_BYTES = 256
 _PR_SET_PDEATHSIG = 1
 _GRACE_S = 1.0  # time from a signal until a child that has not ended is killed
+_FINISHING_S = 20.0  # the same for one that says that it is `FINISHING`
+FINISHING = "finishing"  # the stage of a child that a signal has ended early, and that writes what it has
 
 # The child's current stage, which the parent reads after the child's death; None in a process that is no such child.
 _stage: mmap.mmap | None = None
@@ -143,8 +145,15 @@ def _wait(child: int, mask: set[int]) -> tuple[int, int | None]:
             signal.setitimer(signal.ITIMER_REAL, _GRACE_S)
         _send(child, number)
 
+    def at_end(_number: int, _frame) -> None:
+        if len(asked) == 1 and _current_stage() == FINISHING:
+            asked.append(asked[0])  # so that it is killed the next time
+            signal.setitimer(signal.ITIMER_REAL, _FINISHING_S)
+        else:
+            _send(child, signal.SIGKILL)
+
     before = {number: signal.signal(number, hand_on) for number in command.handled()}
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda *_: _send(child, signal.SIGKILL))
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, at_end)
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return os.waitpid(child, 0)[1], next(iter(asked), None)

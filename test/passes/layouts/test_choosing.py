@@ -9,8 +9,9 @@ import pytest
 
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Diagnostic
 from reshard.passes.layouts.assigning import MemoryLimitError
-from reshard.passes.layouts.choosing import MOST_MESHES, Candidate, Chooser, meshes_for
+from reshard.passes.layouts.choosing import INTERRUPTED, MOST_MESHES, OUT_OF_TIME, Candidate, Chooser, meshes_for
 from reshard.passes.sites.network import SiteNetwork
+from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.pairwise.solving import NotBelowError
 
 
@@ -135,3 +136,47 @@ def test_a_program_with_room_left_is_laid_out_once_more_for_as_much_as_it_may_ha
     mesh = meshes_for(8)[0]
     found = Known(b"", None, None, SiteNetwork(), limit=100)._measured(candidate(100, 50, 2.0))
     assert asked == [200] and (found.ours_s == 1.0) == is_taken
+
+
+class Timed(Chooser):
+    """Lays out each mesh in less time than those before it; `at_third` is called before the third one is compiled."""
+
+    def _distinct(self, meshes):
+        return meshes
+
+    def _laid_out(self, mesh, limit, below_s=math.inf, axes="whole"):
+        return Candidate(mesh, SimpleNamespace(seconds=10.0 / len(mesh.axes) ** 2), b"", axes=axes)
+
+    def _measured(self, candidate):
+        self.judge.append(candidate.mesh)
+        if len(self.judge) == 3:
+            self.source()
+        return replace(candidate, ours_s=candidate.assigned.seconds)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+MESHES = tuple(Mesh.parse(text) for text in ("x=8", "x=2,y=4", "x=2,y=2,z=2"))
+
+
+def test_without_a_limit_of_time_all_meshes_are_compiled():
+    found = Timed(lambda: None, None, [], SiteNetwork()).choice(MESHES, 3)
+    assert [len(each.mesh.axes) for each in found.candidates] == [3, 2, 1] and found.ended == ""
+
+
+def test_after_its_time_the_best_so_far_is_taken():
+    compiled = []
+    found = Timed(lambda: None, None, compiled, SiteNetwork(), deadline=-math.inf).choice(MESHES, 3)
+    assert compiled == [MESHES[0]] and found.best.mesh == MESHES[0] and found.ended == OUT_OF_TIME
+
+
+def test_ctrl_c_takes_the_best_so_far_if_there_is_one_and_somebody_wants_it():
+    found = Timed(interrupt, None, [], SiteNetwork(), takes_interrupts=True).choice(MESHES, 3)
+    assert found.ended == INTERRUPTED and len(found.candidates) == 3
+    assert [math.isfinite(each.best_s) for each in found.candidates] == [True, True, False]
+    with pytest.raises(KeyboardInterrupt):
+        Timed(interrupt, None, [], SiteNetwork()).choice(MESHES, 3)
+    with pytest.raises(KeyboardInterrupt):  # before anything is compiled
+        Timed(interrupt, None, [None, None], SiteNetwork(), takes_interrupts=True).choice(MESHES, 3)
