@@ -3,7 +3,7 @@
 
     python -m benchmarks.whole_modules.layout_times [--programs NAME,...] [--out FILE.md]
 
-Programs are lowered in their real size, their shardings are taken out, and `assign-layouts` solves them for meshes of
+Programs are lowered in their real size, or read from files NAME.mlir; their shardings are taken out, and `assign-layouts` solves them for meshes of
 up to 512 devices, without a memory limit, and writes the layouts as constraints. Nothing is compiled.
 """
 
@@ -44,9 +44,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rows = []
     for name in options.programs:
-        program = next(each for each in every_program() if each.name == name)
-        size = "large" if "large" in program.sizes else program.sizes[-1]
-        content = compat.bytecode(program.lower(size).compiler_ir("stablehlo"))
+        if name.endswith(".mlir"):
+            content: str | bytes = Path(name).read_text()
+        else:
+            program = next(each for each in every_program() if each.name == name)
+            size = "large" if "large" in program.sizes else program.sizes[-1]
+            content = compat.bytecode(program.lower(size).compiler_ir("stablehlo"))
         for mesh, topology in _MESHES:
             replace_line(f"{name} on {mesh}")
             rows.append([name, mesh, *_solved(content, Mesh.parse(mesh), Topology.parse(topology))])
@@ -58,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _solved(content: bytes, mesh: Mesh, topology: Topology) -> list[str]:
+def _solved(content: str | bytes, mesh: Mesh, topology: Topology) -> list[str]:
     with make_context() as context:
         module = ir.Module.parse(content, context)
         free_of_shardings(module)

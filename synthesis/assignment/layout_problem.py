@@ -164,8 +164,7 @@ class LayoutProblem:
     @functools.cached_property
     def repeats(self) -> tuple[Repeat, ...]:
         """Returns the layers that repeat, where there are many."""
-        found = repeats_of(self.program, self.clusters.ties)
-        return tuple(each for each in found if each.layers >= MANY_LAYERS)
+        return repeats_of(self.program, self.clusters.ties, MANY_LAYERS)
 
     @functools.cached_property
     def _merging(self) -> Merging | None:

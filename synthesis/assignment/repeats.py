@@ -4,7 +4,7 @@
 A scan over layers is one layer already. Where layers are unrolled, the ops of a layer come again a period later, and
 those of its backward pass likewise. Two ops *look alike* if all is equal that a layout may depend on: their factors,
 the types of their tensors, and how often they run. A *repeat* is a stretch of ops of which each looks like the one a
-period later. It is at least two periods long, and an op in it has a choice, since it does not tie.
+period later. It is several periods long, and an op in it has a choice, since it does not tie.
 
 Ops a period apart then have the same way, and what they take and make the same layout, as if the layers stood in a
 loop. So tensors of different layers have their dimensions named alike (`alike_clusters`).
@@ -46,7 +46,7 @@ class Repeat:
         return ((op, op + self.period) for op in range(self.first, self.last + 1 - self.period))
 
 
-def repeats_of(program: FactoredProgram, ties: frozenset[int]) -> tuple[Repeat, ...]:
+def repeats_of(program: FactoredProgram, ties: frozenset[int], least: int = 2) -> tuple[Repeat, ...]:
     """Returns the repeats of a program, in its order; no op is in two of them.
 
     The one that has the most ops is found first; of several, the one with the shortest period; then those of the ops
@@ -54,6 +54,7 @@ def repeats_of(program: FactoredProgram, ties: frozenset[int]) -> tuple[Repeat, 
 
     Args:
       ties: the numbers of the ops that tie.
+      least: the least number of layers.
 
     Example: two layers of a product and a `tanh`, then another product.
       >>> names, dims = ("dot", "tanh", "dot", "tanh", "dot"), (((0,), (1,)),)
@@ -66,7 +67,7 @@ def repeats_of(program: FactoredProgram, ties: frozenset[int]) -> tuple[Repeat, 
     found, waiting = [], [(0, len(looks))]
     while waiting:
         start, end = waiting.pop()
-        if (longest := _longest(looks[start:end], choices[start:end])) is not None:
+        if (longest := _longest(looks[start:end], choices[start:end], least)) is not None:
             repeat = Repeat(start + longest.first, start + longest.last, longest.period)
             found.append(repeat)
             waiting += [(start, repeat.first), (repeat.last + 1, end)]
@@ -86,12 +87,12 @@ def _looks(program: FactoredProgram) -> np.ndarray:
     return np.array(found, dtype=np.int64)
 
 
-def _longest(looks: np.ndarray, choices: np.ndarray) -> Repeat | None:
+def _longest(looks: np.ndarray, choices: np.ndarray, least: int) -> Repeat | None:
     """Returns the repeat with the most ops; None without any."""
     count = len(looks)
     choices_before = np.concatenate([[0], np.cumsum(choices)])
     best, most = None, 0
-    for period in range(1, min(count // 2, _LONGEST_PERIOD) + 1):
+    for period in range(1, min(count // least, _LONGEST_PERIOD) + 1):
         if most == count:
             break
         same = np.concatenate([[False], looks[:-period] == looks[period:], [False]])
@@ -99,7 +100,7 @@ def _longest(looks: np.ndarray, choices: np.ndarray) -> Repeat | None:
         starts, ends = changes[::2], changes[1::2]  # of stretches in which each op looks like the one a period later
         lengths = ends - starts + period
         has_choice = choices_before[np.minimum(starts + period, count)] > choices_before[starts]
-        lengths = np.where((lengths >= 2 * period) & has_choice, lengths, 0)
+        lengths = np.where((lengths >= least * period) & has_choice, lengths, 0)
         if lengths.max(initial=0) > most:
             at = int(lengths.argmax())
             most = int(lengths[at])
