@@ -3,8 +3,9 @@
 
     python -m benchmarks.whole_modules.layout_times [--programs NAME,...] [--out FILE.md]
 
-Programs are lowered in their real size, or read from files NAME.mlir; their shardings are taken out, and `assign-layouts` solves them for meshes of
-up to 512 devices, without a memory limit, and writes the layouts as constraints. Nothing is compiled.
+Programs are lowered in their real size, or read from files NAME.mlir. Their shardings are taken out, and
+`assign-layouts` solves them for meshes of up to 512 devices, without a memory limit, and writes the layouts as
+constraints. Nothing is compiled.
 """
 
 from __future__ import annotations
