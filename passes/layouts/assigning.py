@@ -48,7 +48,7 @@ class Assigned:
       assignment, factored: the layouts, and the program that they are for.
       clusters: groups of its tensors. uses: what each axis is for.
       tactics: what axes might be for.
-      repeats: layers that were laid out alike. dimensions: of the program, as it names them.
+      repeats: layers of the program. dimensions: of the program, as it names them. axes: their form.
       constraints: the sharding constraints that were written. left: the values that propagation lays out otherwise.
         Both are None until the layouts are written.
     """
@@ -59,6 +59,7 @@ class Assigned:
     uses: tuple[AxisUse, ...]
     tactics: Mapping[str, Tactic]
     repeats: tuple[Repeat, ...] = ()
+    axes: str = "whole"
     constraints: int | None = None
     left: int | None = None
 
@@ -161,7 +162,7 @@ def chosen(
     except InfeasibleError as error:
         raise _infeasible(module, problem, error) from None
     uses = uses_of(factored.program, problem.clusters, assignment)
-    found = Assigned(assignment, factored, len(problem.clusters.all), tuple(uses), tactics, problem.repeats)
+    found = Assigned(assignment, factored, len(problem.clusters.all), tuple(uses), tactics, problem.repeats, axes)
     _keep(_made, key, module, found)
     return found
 
@@ -188,7 +189,8 @@ def assign_again(module: ir.Module, mesh: Mesh, network: SiteNetwork, found: Ass
     if found.factored.is_of(module):
         write_layouts(module, found.factored, found.assignment, mesh)
     else:
-        assign(module, mesh, network, memory_limit=network.memory_limit, tactics=found.tactics)
+        limit = network.memory_limit
+        assign(module, mesh, network, memory_limit=limit, tactics=found.tactics, axes=found.axes)
 
 
 def topology_for(module: ir.Module, mesh: Mesh, network: SiteNetwork) -> Topology:

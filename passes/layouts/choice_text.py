@@ -125,7 +125,7 @@ def _notes(best: Candidate, ended: str) -> str:
     if not best.assigned.repeats:
         return said
     layers = ", ".join(f"{each.layers} of {each.period} ops" for each in best.assigned.repeats)
-    return f"{said}layers that repeat are laid out alike: {layers}\n"
+    return f"{said}layers that repeat: {layers}\n"
 
 
 @dataclass

@@ -102,7 +102,10 @@ def cut_axes(mesh: Mesh) -> Axes:
     for name, some in sizes.items():
         pre_size = 1
         for number, size in enumerate(some):
-            axes.append((name if len(some) == 1 else f"{name}.{number}", size))
+            own = name if len(some) == 1 else f"{name}.{number}"
+            while len(some) > 1 and own in sizes:  # it is the name of another axis
+                own += "_"
+            axes.append((own, size))
             refs.append(AxisRef(name) if len(some) == 1 else AxisRef(name, pre_size, size))
             pre_size *= size
     return Axes(mesh, Mesh(tuple(axes), mesh.device_ids), tuple(refs))

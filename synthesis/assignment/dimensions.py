@@ -14,7 +14,7 @@ Source: Alabed et al., "TOAST: Fast and scalable auto-partitioning based on prin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 
@@ -42,18 +42,18 @@ class NamedDimension:
     conflicts: tuple[int, ...]
 
     def shares(self, program: FactoredProgram, layouts: Sequence[Sharding | None]) -> dict[str, float]:
-        """Returns for each axis that splits it the share of the bytes of its tensors in which it does.
+        """Returns for each axis, or part of one, that splits it the share of the bytes of its tensors in which it does.
 
         Args:
           layouts: for each tensor of the program its sharding; None for one without.
         """
-        split: dict[str, int] = {}
+        split: dict[str, set[int]] = {}  # axis -> tensors
         for tensor, dim in self.places:
             layout = layouts[tensor]
             for axis in () if layout is None else layout.dims[dim]:
-                split[axis.name] = split.get(axis.name, 0) + program.tensors[tensor].bytes
-        whole = sum(program.tensors[tensor].bytes for tensor in dict(self.places))
-        return {axis: num_bytes / whole for axis, num_bytes in sorted(split.items())}
+                split.setdefault(str(axis).replace('"', ""), set()).add(tensor)
+        whole = _bytes(program, dict(self.places))
+        return {axis: _bytes(program, tensors) / whole for axis, tensors in sorted(split.items())}
 
 
 def named_dimensions(program: FactoredProgram, repeats: Sequence[Repeat] = ()) -> tuple[NamedDimension, ...]:
@@ -96,7 +96,7 @@ def named_dimensions(program: FactoredProgram, repeats: Sequence[Repeat] = ()) -
     for tensor, dim in sorted(first):
         if program.tensors[tensor].shape[dim] > 1:
             groups.setdefault(stands_for((tensor, dim)), []).append((tensor, dim))
-    ordered = sorted(groups.values(), key=lambda places: (-_bytes(program, places), places))
+    ordered = sorted(groups.values(), key=lambda places: (-_bytes(program, dict(places)), places))
     return tuple(_named(program, number, places) for number, places in enumerate(ordered))
 
 
@@ -113,8 +113,8 @@ def _tensors(op: FactoredOp) -> tuple[int, ...]:
     return *op.operands, *op.results
 
 
-def _bytes(program: FactoredProgram, places: Sequence[Place]) -> int:
-    return sum(program.tensors[tensor].bytes for tensor in dict(places))
+def _bytes(program: FactoredProgram, tensors: Iterable[int]) -> int:
+    return sum(program.tensors[tensor].bytes for tensor in tensors)
 
 
 def _named(program: FactoredProgram, number: int, places: Sequence[Place]) -> NamedDimension:

@@ -8,9 +8,6 @@ A tensor that several ops take has a node of its own between, so that they share
 
 The cost is in seconds of one run: conversions by the planner; ops by their roofline on tiles. Nothing overlaps, as in
 `program_time`. With a memory limit, what is in memory at the fullest moments has to fit (`memory`).
-
-Many layers that repeat are one: nodes a layer apart take the same state (`repeats`, `merging`). Then the nodes are
-freed again, and each takes a better state if there is one while the others stay.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ import numpy as np
 from ..layouts.mesh import Mesh
 from ..layouts.sharding import Sharding
 from ..network.topology import Topology
-from ..pairwise.merging import Merging
 from ..pairwise.problem import PairwiseProblem
 from ..pairwise.solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
 from .axes import AXES, Axes
@@ -35,12 +31,12 @@ from .factored_program import Dims, FactoredOp, FactoredProgram, Interval
 from .lives import IN_PLACE
 from .memory import Copy, Memory, Tile, Timeline, hills
 from .moves import NOWHERE, PARTIAL, PASS_ON, prices_for
-from .repeats import Repeat, alike_clusters, repeats_of
+from .repeats import Repeat, repeats_of
 from .roles import Roles
 from .tactics import FREE, SHARDS, STATE_IN_SHARDS, Tactic
 
 MOMENTS = 8  # at which the memory is limited
-MANY_LAYERS = 8  # fewer are solved one by one: the first and the last of them count for more, and they take less time
+MANY_LAYERS = 8  # of which people want to see one
 _HELD = 1e-3  # of the time to read an argument or result, which decides between layouts that are equally fast
 _LEADING = 1e-3  # of that, for each dimension that stands before the one that is split
 _LEAST_SHARED_BYTES = 1 << 10  # of a tensor whose conversion is worth a node of its own
@@ -155,7 +151,7 @@ class LayoutProblem:
         Where a solution is above the memory limit at other moments, these are limited too, and it is solved anew.
         """
         while True:
-            found = solve(self.problem, time_limit_s=time_limit_s, gap=gap, below=below_s, merging=self._merging)
+            found = solve(self.problem, time_limit_s=time_limit_s, gap=gap, below=below_s)
             used, limit = self.memory.used(found.states), self.memory_limit
             if limit is None or used.max(initial=0.0) <= limit:
                 return self.assignment(found)
@@ -165,28 +161,6 @@ class LayoutProblem:
     def repeats(self) -> tuple[Repeat, ...]:
         """Returns the layers that repeat, where there are many."""
         return repeats_of(self.program, self.clusters.ties, MANY_LAYERS)
-
-    @functools.cached_property
-    def _merging(self) -> Merging | None:
-        """Returns the nodes that are one where layers are alike; None if there are none."""
-        if not self.repeats:
-            return None
-        merging = Merging([len(each) for each in self.problem.costs])
-        alike = alike_clusters(self.program, self.clusters, self.repeats)
-        for cluster, (stands_for_it, dims) in enumerate(zip(alike.of, alike.dims, strict=True)):
-            dim_of = np.array([*dims, PARTIAL, NOWHERE])  # the last ones are what PARTIAL and NOWHERE find
-            states = _rows_in(self._spaces[cluster], dim_of[self._spaces[stands_for_it]])
-            if states is not None:
-                merging.join(stands_for_it, cluster, states)
-        for one, other in (pair for repeat in self.repeats for pair in repeat.alike()):
-            ops = self.program.ops[one], self.program.ops[other]
-            nodes = [(self._op_nodes[each], self._ways[each]) for each in (one, other) if each in self._op_nodes]
-            taken = zip(ops[0].operands, ops[1].operands, strict=True)
-            shared = [[self._shared[each] for each in pair if each in self._shared] for pair in taken]
-            for (node, rows), (same, others) in (pair for pair in (nodes, *shared) if len(pair) == 2):
-                if (states := _rows_in(others, rows)) is not None:
-                    merging.join(node, same, states)
-        return merging
 
     def assignment(self, solution: Solution) -> Assignment:
         """Returns a solution in words of the program."""
@@ -525,13 +499,6 @@ class LayoutProblem:
                 ends = self._sharding(source, rank), self._sharding(target, rank)
                 found.append(Move(edge.tensor, edge.op, *ends, runs, seconds))
         return found
-
-
-def _rows_in(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
-    """Returns the number of each wanted row among some; None if these are not the same rows."""
-    numbers = {row.tobytes(): number for number, row in enumerate(rows)}
-    found = [numbers.get(row.tobytes(), -1) for row in np.ascontiguousarray(wanted)]
-    return np.array(found) if sorted(found) == list(range(len(rows))) else None
 
 
 def _layouts(sizes: Sequence[int], mesh: Mesh, uneven: frozenset[int] = frozenset()) -> np.ndarray:

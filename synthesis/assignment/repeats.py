@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeated layers: parts of a program that follow each other and look alike, so that one layout serves all of them.
+"""Repeated layers: parts of a program that follow each other and look alike, such as the layers of a transformer.
 
 A scan over layers is one layer already. Where layers are unrolled, the ops of a layer come again a period later, and
 those of its backward pass likewise. Two ops *look alike* if all is equal that a layout may depend on: their factors,
 the types of their tensors, and how often they run. A *repeat* is a stretch of ops of which each looks like the one a
 period later. It is several periods long, and an op in it has a choice, since it does not tie.
 
-Ops a period apart then have the same way, and what they take and make the same layout, as if the layers stood in a
-loop. So tensors of different layers have their dimensions named alike (`alike_clusters`).
+What ops a period apart take and make is the same part of different layers, so that its dimensions have one name
+(`dimensions`). Their layouts need not be the same: products that are split by columns and by rows in turn look alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from .clusters import Clusters
 from .factored_program import FactoredProgram
 
 _LONGEST_PERIOD = 4096  # ops
+_MOST_REPEATS = 32  # each takes a look at all periods
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def repeats_of(program: FactoredProgram, ties: frozenset[int], least: int = 2) -
     """Returns the repeats of a program, in its order; no op is in two of them.
 
     The one that has the most ops is found first; of several, the one with the shortest period; then those of the ops
-    before it and behind it.
+    before it and behind it, the longest stretch first, until there are `_MOST_REPEATS`.
 
     Args:
       ties: the numbers of the ops that tie.
@@ -65,8 +65,8 @@ def repeats_of(program: FactoredProgram, ties: frozenset[int], least: int = 2) -
     looks = _looks(program)
     choices = np.array([op not in ties for op in range(len(looks))], dtype=bool)
     found, waiting = [], [(0, len(looks))]
-    while waiting:
-        start, end = waiting.pop()
+    while waiting and len(found) < _MOST_REPEATS:
+        start, end = waiting.pop(max(range(len(waiting)), key=lambda at: waiting[at][1] - waiting[at][0]))
         if (longest := _longest(looks[start:end], choices[start:end], least)) is not None:
             repeat = Repeat(start + longest.first, start + longest.last, longest.period)
             found.append(repeat)
@@ -106,46 +106,3 @@ def _longest(looks: np.ndarray, choices: np.ndarray, least: int) -> Repeat | Non
             most = int(lengths[at])
             best = Repeat(int(starts[at]), int(ends[at]) + period - 1, period)
     return best
-
-
-@dataclass
-class AlikeClusters:
-    """Clusters of layers that repeat, with their dimensions named alike.
-
-    Attributes:
-      of: for each cluster the number of the one that stands for it.
-      dims: for each cluster its own dimension for each named dimension of the one that stands for it.
-    """
-
-    of: list[int]
-    dims: list[tuple[int, ...]]
-
-    def __post_init__(self) -> None:
-        self._members = {number: [number] for number in range(len(self.of))}
-
-    def join(self, one: int, other: int, named: dict[int, int]) -> None:
-        """Makes two clusters alike, each dimension of one to that of the other; not if they have more dimensions, or
-        are alike in another way."""
-        first, second = self.of[one], self.of[other]
-        rank = len(self.dims[one])
-        if first == second or not len(named) == len({*named.values()}) == rank == len(self.dims[other]):
-            return
-        own = {dim: at for at, dim in enumerate(self.dims[other])}  # of what stands for `other`
-        turned = tuple(own[named[dim]] for dim in self.dims[one])
-        for member in self._members.pop(second):
-            self.of[member] = first
-            self.dims[member] = tuple(self.dims[member][dim] for dim in turned)
-            self._members[first].append(member)
-
-
-def alike_clusters(program: FactoredProgram, clusters: Clusters, repeats: Sequence[Repeat]) -> AlikeClusters:
-    """Returns the clusters that are alike, since they are the same part of layers that repeat."""
-    ranks = [len(each.sizes) for each in clusters.all]
-    found = AlikeClusters(list(range(len(ranks))), [tuple(range(rank)) for rank in ranks])
-    for one, other in (pair for repeat in repeats for pair in repeat.alike()):
-        here, there = program.ops[one], program.ops[other]
-        for a, b in zip((*here.operands, *here.results), (*there.operands, *there.results), strict=True):
-            if clusters.of[a] >= 0:
-                dims = zip(clusters.dims[a], clusters.dims[b], strict=True)
-                found.join(clusters.of[a], clusters.of[b], {dim: same for dim, same in dims if dim >= 0})
-    return found

@@ -3,7 +3,6 @@
 
 __all__ = [
     "elimination",
-    "merging",
     "messages",
     "problem",
     "solving",

@@ -16,7 +16,6 @@ Source: Koster et al. (1998); Zheng et al., "Alpa" (OSDI 2022), for layouts; Hua
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import time
@@ -27,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from .elimination import Order, eliminated, order_of
-from .merging import Merging
 from .messages import MOST_ENTRIES, Messages
 from .problem import Limit, PairwiseProblem, Reduction
 
@@ -91,24 +89,17 @@ class Solution:
 
 
 def solve(
-    problem: PairwiseProblem,
-    *,
-    time_limit_s: float = TIME_LIMIT_S,
-    gap: float = SMALL_GAP,
-    below: float = math.inf,
-    merging: Merging | None = None,
+    problem: PairwiseProblem, *, time_limit_s: float = TIME_LIMIT_S, gap: float = SMALL_GAP, below: float = math.inf
 ) -> Solution:
     """Returns a solution within `gap` of the least cost, or the best one that was found within the time.
 
     Args:
-      merging: nodes that are likely to take the same state. The best solution is looked for among those in which they
-        do, and bettered node by node; the bound is that of the former. Limits may part them.
       below: the cost from which on nobody wants the solution; then less time is spent.
     Raises:
       InfeasibleError: no solution is possible within the limits.
       NotBelowError: each solution costs `below` or more.
     """
-    found = _solved(problem, time_limit_s, gap, below, merging=merging)
+    found = _solved(problem, time_limit_s, gap, below)
     if found.bound >= below:
         raise NotBelowError(found.bound)
     return found
@@ -122,17 +113,9 @@ def _solved(
     most_variables: float = math.inf,
     enough: float = 0.0,
     most_entries: int = MOST_ENTRIES,
-    merging: Merging | None = None,
 ) -> Solution:
     """Returns a solution within `gap`, or else within `enough` if messages find one without the linear program."""
     end_s = time.monotonic() + time_limit_s
-    if merging is not None and not problem.limits:
-        with contextlib.suppress(InfeasibleError):
-            small = merging.merged(problem)
-            found = _solved(small, time_limit_s, gap, below, most_variables, enough, most_entries)
-            states = _descended(problem, merging.expanded(found.states))
-            cost = problem.cost(states)
-            return replace(found, states=states, cost=cost, bound=min(cost, found.bound))
     reduction = Reduction(problem)
     reduction.run()
     core = reduction.core
@@ -141,7 +124,7 @@ def _solved(
     if not problem.limits and (order := _order(reduction, core)) is not None:
         costs = {node: reduction.costs[node] for node in core}
         return _checked(problem, reduction.solution(eliminated(costs, _edges(reduction), order)), math.inf, len(core))
-    relaxation = _Relaxation(problem, time_limit_s * 2 / 3, gap, below, merging) if problem.limits else None
+    relaxation = _Relaxation(problem, time_limit_s * 2 / 3, gap, below) if problem.limits else None
     relaxed = relaxation.solution() if relaxation else _by_messages(problem, reduction, gap, most_entries)
     variables = _variables(reduction)
     if relaxed is not None and (relaxed.gap <= max(gap, enough) or variables > min(_MOST_AT_ONCE, most_variables)):
@@ -222,10 +205,8 @@ class _Relaxation:
     steps. The lowest price whose solution keeps each limit is then closed in on.
     """
 
-    def __init__(
-        self, problem: PairwiseProblem, time_limit_s: float, gap: float, below: float, merging: Merging | None
-    ):
-        self._problem, self._gap, self._below, self._merging = problem, gap, below, merging
+    def __init__(self, problem: PairwiseProblem, time_limit_s: float, gap: float, below: float):
+        self._problem, self._gap, self._below = problem, gap, below
         self._end = time.monotonic() + time_limit_s
         self._tries, self._variables, self._largest = _PRICES, _MOST_PRICED, 0
         self._entries = _MOST_PASSED
@@ -287,7 +268,7 @@ class _Relaxation:
         try:
             priced = _priced(problem, price, self._broken)
             entries = min(MOST_ENTRIES, self._entries)
-            found = _solved(priced, time_limit_s, self._gap / 4, math.inf, most, 2 * self._gap, entries, self._merging)
+            found = _solved(priced, time_limit_s, self._gap / 4, math.inf, most, 2 * self._gap, entries)
         except InfeasibleError:
             return None
         self._entries -= found.entries

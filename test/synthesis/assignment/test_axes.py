@@ -8,6 +8,7 @@ import pytest
 from reshard.synthesis.assignment.axes import MOST_PARTS, cut_axes, swapped_axes, whole_axes
 from reshard.synthesis.assignment.clusters import clusters_of
 from reshard.synthesis.assignment.description import uses_of
+from reshard.synthesis.assignment.dimensions import named_dimensions
 from reshard.synthesis.assignment.factored_program import FactoredOp, FactoredProgram, Tensor
 from reshard.synthesis.assignment.layout_problem import LayoutProblem
 from reshard.synthesis.layouts.mesh import Mesh
@@ -35,7 +36,7 @@ def test_the_largest_axes_are_cut_as_long_as_there_are_few_parts(mesh, sizes):
     assert whole_axes(cut.mesh).are_whole
 
 
-@pytest.mark.parametrize("mesh", ["x=8", "x=4,y=2", "x=12", "a=3,b=4"])
+@pytest.mark.parametrize("mesh", ["x=8", "x=4,y=2", "x=12", "a=3,b=4", "x.0=2,x=4", "x=4,x.0=2"])
 def test_parts_that_are_named_are_found_again(mesh):
     cut = cut_axes(Mesh.parse(mesh))
     for count in range(len(cut.refs) + 1):
@@ -67,6 +68,9 @@ def test_examples_and_heads_share_an_axis_that_neither_divides():
     assert str(parts.layouts[1]) == '[{"x":(1)2}, {"x":(2)4}, {}, {}]'
     assert parts.seconds < whole.seconds
     assert ":(" not in str(parts.layouts[0]) and ":(" not in str(parts.layouts[2])  # which callers see
+    shares = {each.sizes: each.shares(program, parts.layouts) for each in named_dimensions(program)}
+    assert shares[2,].keys() == {"x:(1)2"} and shares[4,].keys() == {"x:(2)4"}
+    assert all(0 < share <= 1 for each in shares.values() for share in each.values())
     uses = uses_of(program, clusters_of(program), parts)
     assert [use.axis for use in uses] == ["x:(1)2", "x:(2)2", "x:(4)2"] and [use.size for use in uses] == [2, 2, 2]
 

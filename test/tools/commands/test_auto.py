@@ -73,7 +73,7 @@ def test_layers_that_repeat_are_named_and_listed_once(capsys, tmp_path):
     )
     assert tool.main(["auto", str(path), "--mesh", "x=8", "--dimensions"]) == 0
     text = capsys.readouterr().out
-    assert "\nlayers that repeat are laid out alike: 9 of 2 ops\n" in text
+    assert "\nlayers that repeat: 9 of 2 ops\n" in text
     assert re.search(r"^[ab] +64 +28 +argument 0 0, argument 0 1 and 17 more +f32.64,64.$", text, re.M), text
 
 
