@@ -11,6 +11,7 @@ from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import module_meshes
 from reshard.passes.driver.base import OptionError, Pass, Session, option
 from reshard.passes.sites.network import NetworkOptions, memory_limit_option, topology_option
+from reshard.synthesis.assignment.axes import FORMS, WHOLE
 from reshard.synthesis.layouts.mesh import Mesh, MeshError
 
 if TYPE_CHECKING:  # loading it loads numpy
@@ -19,7 +20,6 @@ if TYPE_CHECKING:  # loading it loads numpy
 
 OWN = ""  # the mesh of the module
 KEEP, FREE = "keep", "free"
-WHOLE, PARTS, SWAPPED = "whole", "parts", "swapped"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class AssignLayoutsPass(NetworkOptions, Pass):
         WHOLE,
         "what splits dimensions: the axes of the mesh, in its order; or, between arguments and results, also parts of "
         "them, such as four heads on an axis of eight; or of two axes the last one first",
-        choices=(WHOLE, PARTS, SWAPPED),
+        choices=tuple(FORMS),
     )
     tactics: str = option(
         "",

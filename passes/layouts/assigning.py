@@ -20,6 +20,7 @@ from reshard.dialect_utils.ir.ops import replace_content
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.sites.network import SiteNetwork
+from reshard.synthesis.assignment.axes import WHOLE
 from reshard.synthesis.assignment.description import AxisUse, uses_of
 from reshard.synthesis.assignment.dimensions import NamedDimension, named_dimensions
 from reshard.synthesis.assignment.layout_problem import Assignment, LayoutProblem
@@ -59,7 +60,7 @@ class Assigned:
     uses: tuple[AxisUse, ...]
     tactics: Mapping[str, Tactic]
     repeats: tuple[Repeat, ...] = ()
-    axes: str = "whole"
+    axes: str = WHOLE
     constraints: int | None = None
     left: int | None = None
 
@@ -120,7 +121,7 @@ def chosen(
     tactics: Mapping[str, Tactic] | None = None,
     time_limit_s: float = TIME_LIMIT_S,
     below_s: float = math.inf,
-    axes: str = "whole",
+    axes: str = WHOLE,
 ) -> Assigned:
     """Returns the best layouts on a mesh for a module, which is prepared for `written`, in place.
 
@@ -128,7 +129,7 @@ def chosen(
       keeps_annotations, keeps_signature: whether the shardings of the module are kept, or those of its arguments and
         results at least.
       tactics: axis -> what it may be for; other axes may be for anything.
-      axes: the form of the mesh's axes, as `AXES` has them.
+      axes: the form of the mesh's axes, as `FORMS` has them.
     Raises:
       NotBelowError: they take `below_s` or longer, by the model.
       MemoryLimitError: no layout keeps the memory limit.

@@ -11,6 +11,7 @@ from typing import Any
 from reshard.dialect_utils.analysis.argument_groups import Name
 from reshard.dialect_utils.assignment.factored_modules import BACKWARD, FORWARD
 from reshard.passes.layouts.choosing import Candidate, Choice, mesh_text
+from reshard.synthesis.assignment.axes import PARTS, SWAPPED, WHOLE
 from reshard.synthesis.assignment.description import COLLECTIVES, collectives_of
 from reshard.synthesis.assignment.dimensions import NamedDimension
 from reshard.synthesis.assignment.factored_program import Tensor
@@ -20,7 +21,7 @@ from reshard.synthesis.layouts.partition_specs import text_of
 from reshard.synthesis.layouts.sharding import Sharding
 
 _Move = tuple[float, int, str, str, str, str]  # us, runs, op, type, source, target
-_FORMS = {"whole": "", "parts": ", in parts", "swapped": ", the last axis first"}
+_FORMS = {WHOLE: "", PARTS: ", in parts", SWAPPED: ", the last axis first"}
 MOST_MOVES = 10
 MOST_ARGUMENTS = 60
 MOST_DIMENSIONS = 12
@@ -150,8 +151,8 @@ def _in_layers(best: Candidate) -> list[_Layers]:
     assigned = best.assigned
     factored, axes = assigned.factored, assigned.assignment.axes
     first_taker: dict[int, int] = {}
-    for number, op in enumerate(factored.program.ops):
-        for tensor in op.operands:
+    for number in sorted(assigned.assignment.ways):
+        for tensor in factored.program.ops[number].operands:
             first_taker.setdefault(tensor, number)
     found: dict[tuple[str, int], _Layers] = {}
     for move in assigned.assignment.moves:

@@ -21,14 +21,13 @@ from reshard.dialect_utils.xla.child import Compiled
 from reshard.passes.layouts.assigning import Assigned, MemoryLimitError, chosen, topology_for, written
 from reshard.passes.layouts.judging import Judge
 from reshard.passes.sites.network import SiteNetwork
-from reshard.synthesis.assignment.axes import AXES
+from reshard.synthesis.assignment.axes import FORMS, WHOLE
 from reshard.synthesis.assignment.tactics import Tactic
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.pairwise.solving import NotBelowError
 
 OUT_OF_TIME, INTERRUPTED = "out of time", "interrupted"
-WHOLE = "whole"  # the axes of a mesh as they are
 AXIS_NAMES = ("x", "y", "z")
 MOST_MESHES = 8  # that are laid out
 MOST_COMPILED = 3  # of them
@@ -48,7 +47,7 @@ class Candidate:
     Attributes:
       content: the module as bytecode, with its layouts once it is compiled. optimized: the same after `reshard-opt`.
       limit: the memory that the layouts were chosen for, in bytes; None: any.
-      axes: the form of the mesh's axes, as `AXES` has them.
+      axes: the form of the mesh's axes, as `FORMS` has them.
       stock, ours: what XLA makes of both; None if it was not asked.
       stock_s, ours_s: their modelled times in seconds.
       problem: why it cannot be taken; empty if it can.
@@ -233,8 +232,8 @@ class Chooser:
 
     def _other_forms(self, first: Candidate) -> Iterator[Candidate]:
         """Yields the mesh with its axes in parts, or swapped, if that is faster by the model."""
-        for form in AXES:
-            if not AXES[form](first.mesh).are_whole:
+        for form in FORMS:
+            if not FORMS[form](first.mesh).are_whole:
                 with contextlib.suppress(NotBelowError, DiagnosedError):
                     yield self._first(first.mesh, first.assigned.seconds * (1 - _EQUAL), form)
 
@@ -366,7 +365,7 @@ class Chooser:
 
 def _axes(candidate: Candidate) -> int:
     """Returns how many axes a candidate has, parts of axes each counted as one."""
-    return len(AXES[candidate.axes](candidate.mesh).refs)
+    return len(FORMS[candidate.axes](candidate.mesh).refs)
 
 
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:

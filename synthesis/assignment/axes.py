@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..layouts.mesh import Mesh
 from ..layouts.sharding import AxisRef
 
+WHOLE, PARTS, SWAPPED = "whole", "parts", "swapped"  # the forms of the axes of a mesh
 MOST_PARTS = 3  # of all axes together: layouts are as many as dimensions to that power
 
 
@@ -121,13 +120,14 @@ def swapped_axes(mesh: Mesh) -> Axes:
     """
     if sum(size > 1 for _, size in mesh.axes) != 2:
         return whole_axes(mesh)
+    first, last = (size for _, size in mesh.axes if size > 1)
+    ids = mesh.device_ids or range(mesh.size)
     axes = mesh.axes[::-1]
-    ids = np.array(mesh.device_ids or range(mesh.size)).reshape([size for _, size in mesh.axes])
-    parts = Mesh(axes, tuple(map(int, ids.transpose().reshape(-1))))
+    parts = Mesh(axes, tuple(ids[at * last + behind] for behind in range(last) for at in range(first)))
     return Axes(mesh, parts, tuple(AxisRef(name) for name, _ in axes))
 
 
-AXES = {"whole": whole_axes, "parts": cut_axes, "swapped": swapped_axes}
+FORMS = {WHOLE: whole_axes, PARTS: cut_axes, SWAPPED: swapped_axes}
 
 
 def _least_factor(number: int) -> int:

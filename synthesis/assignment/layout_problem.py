@@ -25,7 +25,7 @@ from ..layouts.sharding import Sharding
 from ..network.topology import Topology
 from ..pairwise.problem import PairwiseProblem
 from ..pairwise.solving import SMALL_GAP, TIME_LIMIT_S, InfeasibleError, Solution, solve
-from .axes import AXES, Axes
+from .axes import FORMS, WHOLE, Axes
 from .clusters import Clusters, clusters_of
 from .factored_program import Dims, FactoredOp, FactoredProgram, Interval
 from .lives import IN_PLACE
@@ -113,7 +113,7 @@ class LayoutProblem:
 
     Args:
       tactics: axis -> what it may be for; others may be for anything.
-      form: of the axes, as `AXES` has them. Arguments and results are split by whole axes.
+      form: of the axes, as `FORMS` has them. Arguments and results are split by whole axes.
     """
 
     program: FactoredProgram
@@ -121,11 +121,11 @@ class LayoutProblem:
     topology: Topology
     memory_limit: int | None = None
     tactics: Mapping[str, Tactic] = field(default_factory=dict)
-    form: str = "whole"
+    form: str = WHOLE
     problem: PairwiseProblem = field(init=False, default_factory=PairwiseProblem)
 
     def __post_init__(self) -> None:
-        self.axes = AXES[self.form](self.mesh)
+        self.axes = FORMS[self.form](self.mesh)
         self.prices = prices_for(self.topology, self.axes.parts)
         self.clusters: Clusters = clusters_of(self.program)
         self.roles = Roles(self.program, self.clusters)
