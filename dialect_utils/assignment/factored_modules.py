@@ -221,8 +221,10 @@ class _Reader:
                 of_holders[holder] = direction(holder)
             return of_holders[holder]
 
-        chooses = (number is not None and not is_tie(op, self.tensors) for number, op in zip(self.origins, self.ops))
-        return tuple(direction(ops[number]) if yes else "" for number, yes in zip(self.origins, chooses))
+        found = []
+        for number, op in zip(self.origins, self.ops, strict=True):
+            found.append("" if number is None or is_tie(op, self.tensors) else direction(ops[number]))
+        return tuple(found)
 
     # ---- tensors
 

@@ -306,10 +306,8 @@ class Chooser:
             modelled = found.assigned.assignment.memory_bytes
             limit = int(max(modelled * min(0.95, self.limit / peak), (modelled + too_small) / 2))
             try:
-                found, problem = (
-                    self._compiled(self._laid_out(candidate.mesh, limit, axes=candidate.axes)),
-                    "",
-                )
+                again = self._laid_out(candidate.mesh, limit, axes=candidate.axes)
+                found, problem = self._compiled(again), ""
             except DiagnosedError:
                 said = f"{mebibytes(peak, 1)} MiB, and the limit is {mebibytes(self.limit, 1)} MiB"
                 too_small, problem = limit, f"the program needs {said}; by the model, no layouts need less"
