@@ -205,7 +205,8 @@ class _Reader:
     def _directions(self) -> tuple[str, ...]:
         """Returns for each op whether it belongs to the forward pass or to the backward pass, by the names of JAX.
 
-        What has none is of the direction of the loop that it is in.
+        What has none is of the direction of the loop that it is in; what is no op of the module, such as what a loop
+        carries, is of that of the op before it.
         """
         ops = [op for op in self.clone.originals if op.name != "sdy.mesh"]
         of_holders: dict[ir.Operation, str] = {}
@@ -221,9 +222,11 @@ class _Reader:
                 of_holders[holder] = direction(holder)
             return of_holders[holder]
 
-        found = []
+        found, last = [], ""
         for number, op in zip(self.origins, self.ops, strict=True):
-            found.append("" if number is None or is_tie(op, self.tensors) else direction(ops[number]))
+            if number is not None and not is_tie(op, self.tensors):
+                last = direction(ops[number])
+            found.append(last)
         return tuple(found)
 
     # ---- tensors
