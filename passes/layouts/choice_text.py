@@ -202,7 +202,7 @@ def _short(name: str) -> str:
 
     Example:
       >>> _short("state[0]['blocks']['attention']['k'].value"), _short("tokens")
-      ('attention.k.value', 'tokens')
+      ('blocks.attention.k', 'tokens')
     """
     return ".".join(map(str, Name.parse(name).keys[-_LAST_KEYS:])) or name
 

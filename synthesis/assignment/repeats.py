@@ -57,6 +57,7 @@ def repeats_of(program: FactoredProgram, ties: frozenset[int], least: int = 2) -
       least: the least number of layers.
 
     Example: two layers of a product and a `tanh`, then another product.
+      >>> from .factored_program import FactoredOp, Tensor
       >>> names, dims = ("dot", "tanh", "dot", "tanh", "dot"), (((0,), (1,)),)
       >>> ops = tuple(FactoredOp(name, (at,), (at + 1,), dims, dims, (4, 4)) for at, name in enumerate(names))
       >>> repeats_of(FactoredProgram((Tensor((4, 4), 32),) * 6, ops), frozenset({1, 3}))
