@@ -145,6 +145,8 @@ def auto(
     shape = None if mesh is None else _shape_of(mesh)
     if shape is not None and shape.size > len(where):
         raise ValueError(f"{shape} has {shape.size} devices, and there are {len(where)}")
+    if not budget_s >= 0:
+        raise ValueError(f"budget_s = {budget_s} is no number of seconds")
     if pinned and shape is None:
         raise ValueError("pinned needs a mesh, since PartitionSpecs have the names of its axes")
     if tactics and shape is None:

@@ -84,6 +84,12 @@ def test_parts_of_an_axis_split_what_the_axis_does_not_divide():
     assert agrees(found(x, weights), jax.jit(attend)(x, weights))
 
 
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_a_budget_is_a_number_of_seconds(seconds):
+    with pytest.raises(ValueError, match="budget_s = .* is no number of seconds"):
+        reshard.auto(step, parameters(), batch(), mesh="x=8", budget_s=seconds)
+
+
 def test_a_target_has_the_network_and_as_many_devices():
     params, x = parameters(), batch()
     found = reshard.auto(step, params, x, mesh="x=8", compile_for="cpu:8", compiled_meshes=1)

@@ -82,6 +82,36 @@ def test_work_that_does_not_hear_a_signal_is_ended_promptly_and_its_files_go(tmp
     assert time.monotonic() - began_s < 10 and not list(tmp_path.iterdir())
 
 
+FINISHER = """
+import sys, time
+from reshard.tools.common import command, contained
+
+def work():
+    try:
+        print("begun", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        if "says so" in sys.argv:
+            contained.enter(contained.FINISHING)
+        time.sleep(2.5)  # more than a child is given that does not say so
+        print("written", flush=True)
+    return 0
+
+contained.leave(command.run(lambda: contained.run(work, "in.mlir"), "tool", [], is_process=True))
+"""
+
+
+@pytest.mark.parametrize("who", ["alone", "all"])
+@pytest.mark.parametrize("how, output, status", [("says so", "written\n", 0), ("is silent", "", 130)])
+def test_work_that_is_interrupted_may_write_what_it_has_if_it_says_so(how, output, status, who):
+    env, pipe = os.environ | {"PYTHONPATH": str(ROOT)}, subprocess.PIPE
+    command = [sys.executable, "-c", FINISHER, how]
+    with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout.readline() == "begun\n"
+        (os.kill if who == "alone" else os.killpg)(process.pid, signal.SIGINT)
+        assert process.communicate(timeout=30) == (output, "") and process.returncode == status
+
+
 def test_a_signal_that_is_to_be_ignored_is_ignored(tmp_path):
     process, output = _begun(tmp_path, ignored=(signal.SIGHUP,))
     os.killpg(process.pid, signal.SIGHUP)
