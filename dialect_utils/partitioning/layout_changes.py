@@ -10,6 +10,7 @@ from typing import Any
 
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
+from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.planner.entry import NoPlanError, Plan, plan
 from reshard.synthesis.planner.moved import End, plan_move, plan_moves
 from reshard.synthesis.plans.costing import least_costs
@@ -125,6 +126,15 @@ class LayoutChanges:
         except DiagnosedError:
             return DEAREST
         return tuple(share * each for each in self.cost_of(chain))
+
+    def is_worth_deferring(self, op: ir.Operation, kind: ir.Type, tile: Tile, dims: Dims) -> bool:
+        """Returns whether a change of layout of a tile takes longer than to add the tile to another one that changes
+        alike, in place of adding what becomes of both; received bytes are always more."""
+        if not self.is_by_time:
+            return True
+        topology: Topology = self.planning["topology"]
+        more_bytes = 3 * (tile_bytes(kind, tile.dims) - tile_bytes(kind, dims))  # both are read, their sum written
+        return self.cost(op, kind, tile, dims)[0] > more_bytes / topology.memory_bandwidth_bytes_per_s
 
     def cost_of(self, chain: Plan) -> Cost:
         return (chain.time_s, 0, 0) if self.is_by_time else (chain.bytes_received, 0, chain.collectives)

@@ -70,6 +70,7 @@ from .surroundings import Surroundings
 from .tiles import Scope, Tile, dims_of, grows, tile_type
 
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
+_DEEPEST = 8  # of additions and changes of layout through which partial sums are looked for
 _SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
 
 
@@ -334,10 +335,32 @@ class OpWriter:
         if not tile.partial and self._is_for_lookups(op):
             return tile
         if tile.partial:
-            if tile.dims == dims and self._is_summed_where_used(op):
+            if tile.dims == dims and self._is_summed_where_used(op) or self._is_added_to_sums(op, tile, scope):
                 return tile
             dims = self.found.last(op)
         return Tile(self._in_layout(op, op.operands[0], dims, scope), dims)
+
+    def _is_added_to_sums(self, op: ir.Operation, tile: Tile, scope: Scope) -> bool:
+        """Returns whether what an op makes of partial sums is added to others, so that all of them are added up once.
+
+        They are so if adding tiles before they are split takes no longer than what is saved.
+        """
+        value = op.results[0]
+        user = only_user(value)
+        if user is None or user.name not in ADDS or user.block != op.block or user in self._accumulating:
+            return False
+        other = user.operands[1 if user.operands[0] == value else 0]
+        is_alike = self._will_be_sums(other) if other not in scope else replace(scope[other], value=tile.value) == tile
+        return is_alike and self.changes.is_worth_deferring(op, value.type, tile, self.found.of(value))
+
+    def _will_be_sums(self, value: ir.Value, depth: int = _DEEPEST) -> bool:
+        """Returns whether a value that is not yet written comes from partial sums, or adds some."""
+        producer = producer_of(value)
+        if producer is None or only_user(value) is None or not depth:
+            return False
+        if producer.name in ADDS:
+            return all(self._will_be_sums(each, depth - 1) for each in producer.operands)
+        return producer.name in _SUMS or producer.name in PASS_ON and self._will_be_sums(producer.operands[0], depth - 1)
 
     def _is_for_lookups(self, op: ir.Operation) -> bool:
         """Returns whether all users of a change of layout, which nobody asked for, look up, write, move or select
@@ -575,9 +598,9 @@ class OpWriter:
         """Writes an op whose result is partial sums, because operands are; returns False if it is another op."""
         if self._accumulate(op, scope):
             return True
-        if not self._is_summed_where_used(op):
-            return False
-        return self._add_partial_sums(op, scope) if op.name in ADDS else self._pass_partial_sums(op, scope)
+        if op.name in ADDS:
+            return self._add_partial_sums(op, scope)
+        return self._is_summed_where_used(op) and self._pass_partial_sums(op, scope)
 
     def _accumulate(self, op: ir.Operation, scope: Scope) -> bool:
         """Writes an op that adds partial sums to a value that its loop carries, or writes them to a part of it."""
@@ -652,13 +675,23 @@ class OpWriter:
         scope[op.results[0]] = Tile(new.results[0], dims, tile.partial)
 
     def _add_partial_sums(self, op: ir.Operation, scope: Scope) -> bool:
-        """Writes an addition of partial sums that are added up once, later; returns False if they are not alike."""
+        """Writes an addition of partial sums that are added up once; returns False if they are not alike.
+
+        They are added up where the sum is used, or here, if users need it in several layouts, or in other blocks.
+        """
         lhs, rhs = (scope[operand] for operand in op.operands)
         if not self._is_sum(lhs) or replace(lhs, value=rhs.value) != rhs:
             return False
         if not all(only_user(operand) for operand in op.operands):
             return False  # others need them, too
+        result, dims = op.results[0], self.found.of(op.results[0])
+        is_passed_on = all(use.owner.operation.name in PASS_ON for use in result.uses)
+        is_later = self._is_summed_where_used(op) and (is_passed_on or dims == lhs.dims)
+        if not is_later and dims != self.found.dividing(result):
+            return False
         self._write_linear(op, lhs, lhs.dims, scope)
+        if not is_later and not self._is_added_to_sums(op, lhs, scope):
+            scope[result] = Tile(self._in_layout(op, result, dims, scope), dims)
         return True
 
     # Moves of elements

@@ -221,3 +221,33 @@ def test_a_dimension_of_size_1_that_is_split_is_summed_over_its_devices(mesh):
     found = reshard.optimize(lowered, emit="local").compile()(*placed)
     for shard in found.addressable_shards:
         np.testing.assert_array_equal(shard.data, args[0] + TURNS * (args[1] @ args[2])[:, 0])
+
+
+def _gradient_of_three(xs, weights):
+    """What three products take has a gradient that is a sum of three sums."""
+
+    def loss(x):
+        made = [jnp.einsum("bw,wh->bh", x, each) for each in weights]
+        return jnp.sum(made[0] * made[1] + made[2] * made[0])
+
+    found = jax.grad(loss)(xs)
+    return found * jnp.tanh(found)
+
+
+def _difference(xs, weights):
+    first, second, third = (xs @ each for each in weights)
+    less = first - (second - third)
+    return less * jnp.abs(less)
+
+
+@pytest.mark.parametrize("fun", (_gradient_of_three, _difference))
+@pytest.mark.parametrize("to", (P("x"), P(None, "x"), P()))
+def test_sums_that_are_added_are_reduced_once(fun, to):
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
+    by = P(None, "x") if fun is _gradient_of_three else P("x")
+    x = jax.device_put(_numbers(0, 64, 32), NamedSharding(mesh, P() if fun is _gradient_of_three else P(None, "x")))
+    weights = tuple(jax.device_put(_numbers(at + 1, 32, 32), NamedSharding(mesh, by)) for at in range(3))
+    jitted = jax.jit(fun, out_shardings=NamedSharding(mesh, to))
+    result = reshard.optimize(jitted.lower(x, weights), emit="local")
+    assert len(re.findall(r"stablehlo\.(?:reduce_scatter|all_reduce)\"", result.lowered.as_text())) == 1
+    np.testing.assert_array_equal(result.compile()(x, weights), fun(np.asarray(x), tuple(map(np.asarray, weights))))
