@@ -59,6 +59,16 @@ class SiteNetwork:
         return topology_of(self.text)
 
     @property
+    def platform(self) -> str:
+        """Returns the platform of the network's devices; CPU devices if it says none, or is unknown.
+
+        Example:
+          >>> SiteNetwork("v5e:2x4").platform, SiteNetwork(UNKNOWN).platform
+          ('tpu', 'cpu')
+        """
+        return (self.topology.platform if self.is_known else "") or CPU
+
+    @property
     def has_final(self) -> bool:
         """Returns whether the devices are those that XLA compiles for here, CPU devices.
 

@@ -33,6 +33,8 @@ from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.network.topology import Topology
 
+NO_LIMIT = 2**50  # bytes of memory, more than any device has
+
 MeshLike = Any  # a jax Mesh, a mapping, text, or a Mesh
 
 
@@ -228,12 +230,7 @@ def choose(
     Raises: DiagnosedError.
     """
     deadline = time.monotonic() + budget_s
-    given: dict[str, Any] = {}
-    if network.is_known:
-        given["topology"] = network.topology
-    if network.memory_limit is not None:
-        given["memory_limit"] = network.memory_limit
-    settings = resolved(given, dict(contexts.current().options))
+    settings = resolved(_given(network), dict(contexts.current().options))
     with (
         make_context() as context,
         ir.Location.unknown(context),
@@ -261,6 +258,13 @@ def choose(
             takes_interrupts,
         )
         return chooser.choice(meshes, compiled_meshes)
+
+
+def _given(network: SiteNetwork) -> dict[str, Any]:
+    """Returns the settings of `optimize` for a network. Without a limit, memory has none: nobody annotated a program
+    whose memory could be one."""
+    topology = {"topology": network.topology} if network.is_known else {}
+    return {**topology, "memory_limit": NO_LIMIT if network.memory_limit is None else network.memory_limit}
 
 
 def _structs_of(args: tuple) -> tuple:
@@ -331,9 +335,7 @@ def _compiled(
     jitted = jax.jit(fun, in_shardings=in_shardings, out_shardings=out_shardings, **jit_options)
     lowered = jitted.lower(*free)
     content = _with_layouts(lowered, choice)
-    given: dict[str, Any] = {"topology": choice.network.topology} if choice.network.is_known else {}
-    if choice.network.memory_limit is not None:
-        given["memory_limit"] = choice.network.memory_limit
+    given = _given(choice.network)
     if target is not None:
         given["compile_for"] = target
     result = optimize(compat.lowered_with_module(lowered, content), **given)

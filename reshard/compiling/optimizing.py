@@ -30,7 +30,7 @@ from reshard.passes.driver.registry import COMPARED
 from reshard.passes.results import report, result_cache
 from reshard.passes.results.checks import effort_of, is_changed, run_and_checked
 from reshard.passes.results.result_cache import Output
-from reshard.passes.sites.network import UNKNOWN, of_target, topology_of
+from reshard.passes.sites.network import UNKNOWN, SiteNetwork, of_target, topology_of
 from reshard.planning import device_networks
 from reshard.planning.byte_sizes import byte_size
 from reshard.synthesis.forms.platforms import CPU, GLOO, platform_of
@@ -479,7 +479,9 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
     options = {name.replace("_", "-"): value for name, value in given.items()}
     if settings["emit"] == "local" and (idle := [name for name in ("policy", "oracle") if name in given]):
         raise ValueError(f"{idle[0]}={given[idle[0]]!r} decides nothing with emit='local', which rewrites everything")
-    if (platform := settings.get("platform", CPU)) != CPU:  # the devices' own, no setting
+    # The devices' own, no setting; without devices, those of the network.
+    platform = settings.get("platform") or SiteNetwork(given.get("topology", UNKNOWN)).platform
+    if platform != CPU:
         options["platform"] = platform
     return Pipeline.emitting(settings["emit"], options)
 

@@ -26,7 +26,7 @@ from reshard.passes.results import result_cache
 from reshard.passes.results.checks import is_changed, run_and_checked
 from reshard.passes.results.result_cache import Output
 from reshard.passes.results.summed_remarks import summed_up
-from reshard.passes.sites.network import UNKNOWN, of_target
+from reshard.passes.sites.network import UNKNOWN, SiteNetwork, of_target
 from reshard.synthesis.forms.platforms import CPU, platform_of
 from reshard.tools.common import contained
 from reshard.tools.common.reproducer import Reproducer, report_crash
@@ -86,8 +86,9 @@ def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) 
     target = getattr(flags, "compile_for", None)
     if given["topology"] is None and target and given["emit"] != "local" and _lacks_network(text):
         given["topology"] = of_target(target)
-    if target and platform_of(target.platform) != CPU and _is_for_platforms(text):
-        given["platform"] = platform_of(target.platform)
+    platform = platform_of(target.platform) if target else SiteNetwork(given["topology"] or UNKNOWN).platform
+    if platform != CPU and _is_for_platforms(text):
+        given["platform"] = platform
     options = {name.replace("_", "-"): str(value) for name, value in given.items() if value not in (None, UNKNOWN)}
     if text == registry.DEFAULT_PIPELINE and "emit" in options:
         pipeline = Pipeline.emitting(options.pop("emit"), options)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets plans that have a name beside what `reshard auto` makes of the same program without a word of sharding.
+
+    python -m benchmarks.whole_modules.known_plans [--plans NAME,...] [--topology v5e:2x4] [--size demo]
+        [--limit 1.0] [--out FILE.md]
+
+Each plan of `benchmarks/programs/manual/known_plans.py` is compiled three times for a mesh of 8 devices: with its
+collectives written by hand; laid out for what the plan's axis is for (`--tactics`); and laid out from nothing, within
+`--limit` times the memory of the one by hand. Collectives and received bytes are those of a layer, forward and
+backward, as XLA's compiler for CPU devices has them right after partitioning, and of what is outside of the layers;
+times are modelled on the network. The exit status is 1 if a direction of a layer receives more than by hand, or the
+whole step takes longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.harness.progress import replace_line
+from benchmarks.programs.__main__ import use_devices
+from reshard.compiling.automatic import choose
+from reshard.dialect_utils.platform import compat
+from reshard.dialect_utils.platform.typed import present
+from reshard.dialect_utils.xla.child import Compiled, shared_child
+from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, collectives_in
+from reshard.dialect_utils.xla.hlo_text import op_name, parse_module
+from reshard.passes.layouts.choosing import Candidate
+from reshard.passes.sites.network import SiteNetwork, option_text
+from reshard.synthesis.assignment.tactics import parse
+from reshard.synthesis.common.numbers import mebibytes
+from reshard.synthesis.common.text_table import markdown_table
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.programs import traffic
+
+if TYPE_CHECKING:  # jax is imported once the number of its devices is set
+    from benchmarks.programs.manual.known_plans import Plan
+
+PLACES = ("forward", "backward", "outside")
+_SLOWER = 1e-3  # relative difference that counts
+_SLACK_BYTES = 64  # loop counters and single numbers
+_HEADINGS = (
+    "plan", "program", "forward", "KB", "backward", "KB", "outside of layers", "KB", "step, us", "memory, MiB",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Collectives by kind, and the bytes that a device receives by them."""
+
+    counts: dict[str, float] = field(default_factory=dict)
+    received: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return ", ".join(f"{count:g} {kind}" for kind, count in sorted(self.counts.items())) or "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A program of a plan; `places` has what it moves for one layer, by `PLACES`. `problem` is why there is none."""
+
+    plan: str
+    program: str
+    places: tuple[Moved, ...] = ()
+    us: float = 0.0
+    memory: int = 0
+    problem: str = ""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    use_devices(8)
+    from benchmarks.programs.manual.known_plans import PLANS
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--plans", type=lambda text: text.split(";"), help="their names, with ; between; default: all")
+    parser.add_argument("--topology", default="v5e:2x4")
+    parser.add_argument("--size", default="demo")
+    parser.add_argument("--limit", type=float, default=1.0, help="of the memory, times that by hand")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(arguments)
+    network = SiteNetwork(option_text(options.topology))
+    rows, is_well = [], True
+    for plan in PLANS:
+        if not options.plans or plan.name in options.plans:
+            replace_line(plan.name)
+            rows += (three := measured(plan, options.size, network, options.limit))
+            is_well &= all(_is_as_good(each, three[0]) for each in three[1:])
+    replace_line("")
+    text = markdown_table(_HEADINGS, [_cells(row) for row in rows], "lllrlrlrrr")
+    print(text)
+    if options.out:
+        options.out.write_text(f"{text}\n")
+    return int(not is_well)
+
+
+def measured(plan: Plan, size: str, network: SiteNetwork, limit: float = 1.0) -> list[Row]:
+    """Returns the rows of a plan: by hand, by its tactics, and from nothing."""
+    from benchmarks.programs.manual.known_plans import AXIS, DEVICES
+
+    layers, mesh = plan.config(size).layers, Mesh(((AXIS, DEVICES),))
+    function, shapes = plan.by_hand(size)
+    by_hand = _compiled(compat.bytecode(function.lower(*shapes).compiler_ir("stablehlo")), DEVICES)
+    assert by_hand.is_ok, by_hand.message
+    rows = [_row(plan.name, "by hand", by_hand, network, layers)]
+    function, shapes = plan.plain(size)
+    content = compat.bytecode(function.lower(*shapes).compiler_ir("stablehlo"))
+    most = int(limit * present(by_hand.peak_bytes))
+    for name, tactics in (("its tactics", parse(f"{AXIS}={plan.tactics}")), ("from nothing", {})):
+        limited = network if tactics else SiteNetwork(network.text, most)
+        best = choose(content, plan.name, [mesh], limited, is_from_jax=False, tactics=tactics).best
+        rows.append(_row(plan.name, name, _compiled(_faster(best), DEVICES), network, layers))
+    return rows
+
+
+def _faster(best: Candidate) -> bytes:
+    return best.content if best.stock_s <= best.ours_s else best.optimized
+
+
+def _compiled(content: bytes, devices: int) -> Compiled:
+    return shared_child().compile(content, devices, keeps_hlo=True)
+
+
+def _row(plan: str, program: str, compiled: Compiled, network: SiteNetwork, layers: int) -> Row:
+    assert compiled.is_ok, compiled.message
+    text = present(compiled.hlo_text)
+    found, loops = collectives_in(text), _loops(text)
+    by_place: dict[str, list[CollectiveOp]] = {place: [] for place in PLACES}
+    for op in found.ops:
+        by_place[_place(op, loops)].append(op)
+    places = tuple(_moved(by_place[place], found.num_devices, 1 if place == "outside" else layers) for place in PLACES)
+    seconds = network.time_of(compiled, found.num_devices).seconds
+    return Row(plan, program, places, seconds * 1e6, present(compiled.peak_bytes))
+
+
+def _loops(text: str) -> dict[str, str]:
+    """Returns the names of the loops of an HLO text, with those that JAX gave them."""
+    computations = parse_module(text).computations.values()
+    ops = (each for computation in computations for each in computation.instructions.values())
+    return {each.name: op_name(each) for each in ops if each.opcode == "while"}
+
+
+def _place(op: CollectiveOp, loops: dict[str, str]) -> str:
+    if not op.loops:
+        return "outside"
+    return "backward" if any("transpose(" in loops[each] for each in op.loops) else "forward"
+
+
+def _moved(ops: Sequence[CollectiveOp], devices: int, layers: int) -> Moved:
+    """Returns what collectives move for one of as many layers."""
+    counts: dict[str, float] = defaultdict(float)
+    for op in ops:
+        counts[op.collective.kind] += op.collective.trip_count / layers
+    return Moved(counts, traffic.bytes_received([op.collective for op in ops], devices) / layers)
+
+
+def _is_as_good(row: Row, by_hand: Row) -> bool:
+    more = [a.received > b.received + _SLACK_BYTES for a, b in zip(row.places, by_hand.places)]
+    return not any(more) and row.us <= by_hand.us * (1 + _SLOWER)
+
+
+def _cells(row: Row) -> list[str]:
+    moved = [cell for place in row.places for cell in (place.text, f"{place.received / 1e3:,.1f}")]
+    return [row.plan, row.program, *moved, f"{row.us:,.0f}", mebibytes(row.memory, 1)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
