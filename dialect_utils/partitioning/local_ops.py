@@ -360,7 +360,8 @@ class OpWriter:
             return False
         if producer.name in ADDS:
             return all(self._will_be_sums(each, depth - 1) for each in producer.operands)
-        return producer.name in _SUMS or producer.name in PASS_ON and self._will_be_sums(producer.operands[0], depth - 1)
+        is_passed_on = producer.name in PASS_ON and self._will_be_sums(producer.operands[0], depth - 1)
+        return producer.name in _SUMS or is_passed_on
 
     def _is_for_lookups(self, op: ir.Operation) -> bool:
         """Returns whether all users of a change of layout, which nobody asked for, look up, write, move or select
