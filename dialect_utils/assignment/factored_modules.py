@@ -28,6 +28,7 @@ from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir, sdy
 from ..preparation.dynamic_shapes import SHARDING_RULE
 from ..preparation.inlining import inline_calls, remove_call_barriers
+from ..preparation.loop_invariants import invariant_numbers
 from ..preparation.prepared_clone import PreparedClone, prepare
 from ..preparation.serials import serial_of, tagged_clone
 from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
@@ -403,6 +404,7 @@ class _Reader:
     def _loop(self, op: ir.Operation, runs: int) -> None:
         condition, body = (region.blocks[0] for region in op.regions)
         inner = runs * trips_of(op)
+        origin, invariant = self._origin(op), set(invariant_numbers(op))
         carries: list[int | None] = []
         for number, value in enumerate(op.operands):
             initial = self._use(value)
@@ -411,6 +413,8 @@ class _Reader:
             if carry is None:
                 continue
             self.tensor_of[op.results[number]] = self.tensor_of[condition.arguments[number]] = carry
+            if number not in invariant and origin is not None:  # propagation gives a loop's result what it carries
+                self.places.setdefault(carry, []).append((origin, number))
             if initial is not None:
                 self._copy(initial, carry, runs, op, number)
         with self._region(is_loop=True) as carried:

@@ -144,6 +144,7 @@ class _Writer:
     def write(self) -> Written:
         self._write_signature()
         operands = self._taken_otherwise()
+        self._look_at_loops_only_where_they_convert(dict(operands))
         for (op, operand), layout in operands:
             if _is_from_outside_of_a_loop(self.ops[op], operand):  # propagation would not show it
                 self._constrain_operand(op, operand, layout)
@@ -251,15 +252,33 @@ class _Writer:
     def _taken_otherwise(self) -> Sequence[tuple[tuple[int, int], Sharding]]:
         """Returns ((op, operand number), layout) for each operand that an op takes in another layout than it has."""
         found: dict[tuple[int, int], set[Sharding]] = {}
+        stated = self._stated()
         for number, way in self.assignment.ways.items():
             op, index = self.factored.program.ops[number], self.factored.ops[number]
             if index is None:
                 continue
             for tensor, dims, operand in zip(op.operands, op.operand_dims, self.factored.operand_numbers[number]):
                 target = self.assignment.layout_in(dims, way)
-                if target != self.assignment.layouts[tensor] and not self._is_partial(tensor):
+                held = self.assignment.layouts[stated.get(tensor, tensor)]
+                if target != held and not self._is_partial(tensor):
                     found.setdefault((index, operand), set()).add(target)
         return [(key, each.pop()) for key, each in sorted(found.items()) if len(each) == 1]
+
+    def _look_at_loops_only_where_they_convert(self, taken: Mapping[tuple[int, int], Sharding]) -> None:
+        """Leaves out what loops make of values that they begin with as these are: their ops show how these are split."""
+        self.wanted = {
+            place: layout
+            for place, layout in self.wanted.items()
+            if self.ops[place[0]].name not in LOOPS or place in taken
+        }
+
+    def _stated(self) -> dict[int, int]:
+        """Returns the tensors that only stand for those whose layout the module states, in any layout: no op of it makes
+        them. Each comes with the other one."""
+        pairs = zip(self.factored.program.ops, self.factored.ops, strict=True)
+        return {
+            op.results[0]: op.operands[0] for op, index in pairs if index is None and op.operands[:1] and op.operands[0] in self.factored.stated
+        }
 
     def _is_partial(self, tensor: int) -> bool:
         layout = self.assignment.layouts[tensor]
