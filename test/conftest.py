@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiers for pytest: `--tier quick` (default), `slow`, `device`, `tpu`, `cuda` or `all` (all but device).
 
-Of the cases of a test marked `draws`, which are random and many, every third runs; with `--every-draw` all do.
+Of the cases of tests marked `draws`, which are random and many, one in four runs, of slow ones one in 24; with
+`--every-draw` all do.
 
 Tests marked tpu or cuda compile ahead of time. They need the compiler, but no device, and are skipped if the compiler
 is not installed.
@@ -36,8 +37,8 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
-_ONE_DRAW_IN = {"quick": 3, "slow": 8}  # by tier
-for _name, _count in (("quick", 40), ("some", 70)):  # of tests that do not say how many; otherwise 100
+_ONE_DRAW_IN = {"quick": 4, "slow": 24}  # by tier
+for _name, _count in (("quick", 30), ("some", 50)):  # of tests that do not say how many; otherwise 100
     hypothesis.settings.register_profile(_name, max_examples=_count, deadline=None)
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
 _TIERS = {**{tier: {tier} for tier in _ALONE}, "all": {"quick", "slow", *_COMPILERS}}

@@ -265,7 +265,7 @@ class _Writer:
         return [(key, each.pop()) for key, each in sorted(found.items()) if len(each) == 1]
 
     def _look_at_loops_only_where_they_convert(self, taken: Mapping[tuple[int, int], Sharding]) -> None:
-        """Leaves out what loops make of values that they begin with as these are: ops inside show how they are split."""
+        """Leaves out what loops make of values that they begin with as these are: ops inside show how."""
         self.wanted = {
             place: layout
             for place, layout in self.wanted.items()
@@ -273,7 +273,7 @@ class _Writer:
         }
 
     def _stated(self) -> dict[int, int]:
-        """Returns tensors with a layout of their own that stand for one whose layout the module states, each with it."""
+        """Returns tensors with a layout of their own that stand for one whose layout is stated, each with it."""
         pairs = zip(self.factored.program.ops, self.factored.ops, strict=True)
         views = [op for op, index in pairs if index is None and op.operands and op.results]
         return {op.results[0]: op.operands[0] for op in views if op.operands[0] in self.factored.stated}
