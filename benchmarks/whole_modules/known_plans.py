@@ -41,6 +41,8 @@ from reshard.synthesis.programs import traffic
 if TYPE_CHECKING:  # jax is imported once the number of its devices is set
     from benchmarks.programs.manual.known_plans import Plan
 
+TACTICS, NOTHING = "its tactics", "from nothing"
+WAYS = (TACTICS, NOTHING)  # in which the plain program is laid out
 PLACES = ("forward", "backward", "outside")
 _MORE = 0.01  # relative difference that counts
 _HEADINGS = (
@@ -62,14 +64,14 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A program of a plan; `places` has what it moves for one layer, by `PLACES`. `problem` is why there is none."""
+    """A program of a plan; `places` has what it moves for one layer, by `PLACES`, `received` the bytes of the step."""
 
     plan: str
     program: str
     places: tuple[Moved, ...] = ()
     us: float = 0.0
     memory: int = 0
-    problem: str = ""
+    received: float = 0.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -89,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.plans or plan.name in options.plans:
             replace_line(plan.name)
             rows += (three := measured(plan, options.size, network, options.limit))
-            is_well &= all(_is_as_good(each, three[0]) for each in three[1:])
+            is_well &= all(is_as_good(each, three[0]) for each in three[1:])
     replace_line("")
     text = markdown_table(_HEADINGS, [_cells(row) for row in rows], "lllrlrlrrr")
     print(text)
@@ -110,7 +112,8 @@ def measured(plan: Plan, size: str, network: SiteNetwork, limit: float = 1.0) ->
     function, shapes = plan.plain(size)
     content = compat.bytecode(function.lower(*shapes).compiler_ir("stablehlo"))
     most = int(limit * present(by_hand.peak_bytes))
-    for name, tactics in (("its tactics", parse(f"{AXIS}={plan.tactics}")), ("from nothing", {})):
+    for name in WAYS:
+        tactics = parse(f"{AXIS}={plan.tactics}") if name == TACTICS else {}
         limited = network if tactics else SiteNetwork(network.text, most)
         best = choose(content, plan.name, [mesh], limited, is_from_jax=False, tactics=tactics).best
         rows.append(_row(plan.name, name, _compiled(_faster(best), DEVICES), network, layers))
@@ -134,7 +137,7 @@ def _row(plan: str, program: str, compiled: Compiled, network: SiteNetwork, laye
         by_place[_place(op, loops)].append(op)
     places = tuple(_moved(by_place[place], found.num_devices, 1 if place == "outside" else layers) for place in PLACES)
     seconds = network.time_of(compiled, found.num_devices).seconds
-    return Row(plan, program, places, seconds * 1e6, present(compiled.peak_bytes))
+    return Row(plan, program, places, seconds * 1e6, present(compiled.peak_bytes), found.bytes_received)
 
 
 def _loops(text: str) -> dict[str, str]:
@@ -158,7 +161,7 @@ def _moved(ops: Sequence[CollectiveOp], devices: int, layers: int) -> Moved:
     return Moved(counts, traffic.bytes_received([op.collective for op in ops], devices) / layers)
 
 
-def _is_as_good(row: Row, by_hand: Row) -> bool:
+def is_as_good(row: Row, by_hand: Row) -> bool:
     return row.received <= by_hand.received * (1 + _MORE) and row.us <= by_hand.us * (1 + _MORE)
 
 
