@@ -155,6 +155,7 @@ class _Writer:
         self.most_trials = self.trials + min(MOST_PRUNING, max(1, PRUNED_OPS // len(self.ops)))
         self._prune_alike(len(left))
         self._prune([each for each in self.constraints if not each.is_outside_of_loop], len(left))
+        self._keep_ways(operands)
         for each in self.constraints:
             del each.op.attributes[_MARK]
         return Written(len(self.constraints), at_first, len(left))
@@ -184,6 +185,38 @@ class _Writer:
                     tried[at] = tried.get(at, 0) + 1
             left, count = self._mismatches(), count + 1
         return left
+
+    def _keep_ways(self, operands: Sequence[tuple[tuple[int, int], Sharding]]) -> None:
+        """Constrains operands that an op takes in another layout, where Shardy lets the op work in yet another way: its
+        result has the chosen layout in the end, but by other conversions."""
+        for _ in range(_ROUNDS):
+            wrong = self._taken_wrongly(operands)
+            if not wrong:
+                return
+            for (op, operand), layout in wrong:
+                self._constrain_operand(op, operand, layout)
+
+    def _taken_wrongly(
+        self, operands: Sequence[tuple[tuple[int, int], Sharding]]
+    ) -> list[tuple[tuple[int, int], Sharding]]:
+        """Returns those of some operands that ops take in another layout once conversions are inserted."""
+        self.trials += 1
+        analysis = analyse(self.module)
+        now, shardings = self._indices(analysis), Shardings()
+        serials = {at: analysis.instances.get(now.get(at, -1), ()) for at, _ in dict(operands)}
+        ops = analysis.first_of({serial for some in serials.values() for serial in some})
+        wrong = []
+        for (at, operand), layout in operands:
+            for serial in serials[at]:
+                op = ops.get(serial)
+                if op is None or op.name != self.ops[at].name or operand >= len(op.operands):
+                    continue
+                attr = analysis.layout(op.operands[operand])
+                dims = shardings[attr].dims if attr is not None else ((),) * layout.rank
+                if len(dims) == layout.rank and not _split_alike(dims, layout.dims):
+                    wrong.append(((at, operand), layout))
+                    break
+        return wrong
 
     def _parts(self, some: Sequence[int]) -> list[list[int]]:
         """Returns ops, by number, in groups that take from each other, in program order."""
