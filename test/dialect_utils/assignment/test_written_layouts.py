@@ -8,6 +8,7 @@ from reshard.dialect_utils.assignment.factored_modules import factored_module, i
 from reshard.dialect_utils.assignment.written_layouts import free_of_shardings, write_layouts
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
 from reshard.synthesis.assignment.layout_problem import LayoutProblem
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network.topology import Topology
@@ -153,3 +154,28 @@ def test_propagation_comes_to_the_chosen_layouts_either_way(growing, monkeypatch
     assert said.left == 0 and said.constraints <= said.at_first
     assert str(module).count("sharding_constraint") == said.constraints
     assert "reshard." not in str(module) and module.operation.verify()
+
+
+def test_an_op_works_in_the_way_that_was_chosen_not_only_with_its_result():
+    """Shardy would split the first product by the rows of its result, and bring that into columns by an all_to_all."""
+    text = """sdy.mesh @mesh = <["x"=8]>
+    func.func public @main(%d: tensor<8192x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}, %h: tensor<8192x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %w: tensor<1024x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) -> (tensor<1024x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}, tensor<8192x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
+      %0 = stablehlo.dot_general %d, %h, contracting_dims = [0] x [0] : (tensor<8192x1024xf32>, tensor<8192x512xf32>) -> tensor<1024x512xf32>
+      %1 = stablehlo.dot_general %d, %w, contracting_dims = [1] x [0] : (tensor<8192x1024xf32>, tensor<1024x512xf32>) -> tensor<8192x512xf32>
+      return %0, %1 : tensor<1024x512xf32>, tensor<8192x512xf32>
+    }"""  # noqa: E501
+    module, said, found = written(text)
+    assert said.left == 0
+    factored = factored_module(ir.Module.parse(text))
+    chosen = [
+        [str(found.layout_in(dims, way).dims) for dims in op.operand_dims]
+        for op, way in ((factored.program.ops[number], way) for number, way in sorted(found.ways.items()))
+        if op.name == "dot_general"
+    ]
+    analysis = written_layouts.analyse(module)
+    taken = [
+        [str(sharding_from_attr(analysis.layout(each)).dims) for each in op.operands]
+        for op in analysis.explicit_ops
+        if op.name == "stablehlo.dot_general"
+    ]
+    assert len(chosen) == 2 and taken == chosen
