@@ -294,12 +294,13 @@ class _Reader:
                 return "splits by a part of an axis"
         return ""
 
-    def _inside(self, pinned: int, runs: int) -> int:
-        """Returns a tensor with the elements of a pinned one, for those who take them: in any layout."""
-        value = self.tensors[pinned]
+    def _inside(self, given: int, runs: int) -> int:
+        """Returns a tensor with the elements of a pinned one, or of one that a loop carries, for those who take them: in
+        any layout."""
+        value = self.tensors[given]
         self.tensors.append(Tensor(value.shape, value.bits, runs, value.name, value.element))
         inside = len(self.tensors) - 1
-        self._add(FactoredOp.copy(pinned, inside, value.shape, runs), None)
+        self._add(FactoredOp.copy(given, inside, value.shape, runs), None)
         self.views.add(len(self.ops) - 1)
         return inside
 
@@ -412,7 +413,7 @@ class _Reader:
             carries.append(carry)
             if carry is None:
                 continue
-            self.tensor_of[op.results[number]] = self.tensor_of[condition.arguments[number]] = carry
+            self.tensor_of[condition.arguments[number]] = carry
             if number not in invariant and origin is not None:  # propagation gives a loop's result what it carries
                 self.places.setdefault(carry, []).append((origin, number))
             if initial is not None:
@@ -425,6 +426,9 @@ class _Reader:
                 if returned is not None and carry is not None and returned != carry:
                     self._copy(returned, carry, inner, terminator_of(body), number)
                     carried.add(carry)
+        for result, carry in zip(op.results, carries, strict=True):
+            if carry is not None:
+                self.tensor_of[result] = self._inside(carry, runs)
 
     @contextmanager
     def _region(self, is_loop: bool = False) -> Iterator[set[int]]:

@@ -285,31 +285,38 @@ class _Writer:
     def _taken_otherwise(self) -> Sequence[tuple[tuple[int, int], Sharding]]:
         """Returns ((op, operand number), layout) for each operand that an op takes in another layout than it has."""
         found: dict[tuple[int, int], set[Sharding]] = {}
-        stated = self._stated()
+        stands_for = self._stands_for()
         for number, way in self.assignment.ways.items():
             op, index = self.factored.program.ops[number], self.factored.ops[number]
             if index is None:
                 continue
             for tensor, dims, operand in zip(op.operands, op.operand_dims, self.factored.operand_numbers[number]):
                 target = self.assignment.layout_in(dims, way)
-                held = self.assignment.layouts[stated.get(tensor, tensor)]
+                held = self.assignment.layouts[stands_for.get(tensor, tensor)]
                 if target != held and not self._is_partial(tensor):
                     found.setdefault((index, operand), set()).add(target)
         return [(key, each.pop()) for key, each in sorted(found.items()) if len(each) == 1]
 
     def _look_at_loops_only_where_they_convert(self, taken: Mapping[tuple[int, int], Sharding]) -> None:
-        """Leaves out what loops make of values that they begin with as these are: ops inside show how."""
+        """Leaves out what loops carry as it begins and ends: ops inside show how that is split."""
+        layouts = self.assignment.layouts
+        ends = {
+            place
+            for tensor, carried in self._stands_for().items()
+            if layouts[tensor] != layouts[carried]
+            for place in self.factored.places.get(carried, ())
+        }
         self.wanted = {
             place: layout
             for place, layout in self.wanted.items()
-            if self.ops[place[0]].name not in LOOPS or place in taken
+            if self.ops[place[0]].name not in LOOPS or place in taken or place in ends
         }
 
-    def _stated(self) -> dict[int, int]:
-        """Returns tensors with a layout of their own that stand for one whose layout is stated, each with it."""
+    def _stands_for(self) -> dict[int, int]:
+        """Returns tensors with a layout of their own that no op of the module makes, each with the one that it stands
+        for: a value whose layout is stated, or that a loop carries."""
         pairs = zip(self.factored.program.ops, self.factored.ops, strict=True)
-        views = [op for op, index in pairs if index is None and op.operands and op.results]
-        return {op.results[0]: op.operands[0] for op in views if op.operands[0] in self.factored.stated}
+        return {op.results[0]: op.operands[0] for op, index in pairs if index is None and op.name == "copy"}
 
     def _is_partial(self, tensor: int) -> bool:
         layout = self.assignment.layouts[tensor]

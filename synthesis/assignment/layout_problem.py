@@ -291,17 +291,21 @@ class LayoutProblem:
         return found
 
     def _shared_nodes(self) -> dict[int, tuple[int, np.ndarray]]:
-        """Adds a node for each tensor that several ops take; returns tensor -> (node, layouts)."""
+        """Adds a node for each tensor that several ops take as often as it is made; returns tensor -> (node, layouts)."""
         found = {}
         for tensor, ops in self._takers.items():
             value = self.program.tensors[tensor]
-            runs = [self._conversion_runs(self.program.ops[op], tensor) for op in ops]
-            if len(runs) > 1 and value.bytes >= _LEAST_SHARED_BYTES and {*runs} == {(value.runs, value.runs)}:
+            sharing = [op for op in ops if self._is_shared_by(self.program.ops[op], tensor)]
+            if len(sharing) > 1 and value.bytes >= _LEAST_SHARED_BYTES:
                 layouts = _layouts(value.shape, self.axes.parts, self._uneven_of(tensor))
                 found[tensor] = self.problem.add(np.zeros(len(layouts))), layouts
                 cluster = self.clusters.of[tensor]
                 self._join(tensor, None, cluster, found[tensor][0], self._of_tensor(tensor), layouts, value.runs)
         return found
+
+    def _is_shared_by(self, op: FactoredOp, tensor: int) -> bool:
+        """Returns whether an op may share the conversion of a tensor with others: it runs as often as theirs."""
+        return {*self._conversion_runs(op, tensor)} == {self.program.tensors[tensor].runs}
 
     def _uneven_of(self, tensor: int) -> frozenset[int]:
         """Returns the dimensions of a tensor that tiles may split unevenly."""
@@ -324,7 +328,7 @@ class LayoutProblem:
         for tensor, dims in zip(op.operands, op.operand_dims, strict=True):
             needed = _places(ways, dims, op)
             runs = self._conversion_runs(op, tensor)
-            if tensor in self._shared:
+            if tensor in self._shared and self._is_shared_by(op, tensor):
                 source, layouts = self._shared[tensor]
             else:
                 source, layouts = self.clusters.of[tensor], self._of_tensor(tensor)
