@@ -72,9 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     for name, placements in answer["weights"].items():
         print(f"  {name}: {spec_of(placements)}")
-    rows = [
-        row for topology in options.topologies.split(",") for row in compared(topology, sizes, options.block, answer)
-    ]
+    rows = [row for topology in options.topologies.split(",") for row in compared(topology, sizes, options, answer)]
     text = markdown_table(_HEADINGS, list(map(_cells, rows)), "ll" + "r" * 7)
     print(text)
     if options.out:

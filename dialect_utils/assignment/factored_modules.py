@@ -295,8 +295,7 @@ class _Reader:
         return ""
 
     def _inside(self, given: int, runs: int) -> int:
-        """Returns a tensor with the elements of a pinned one, or of one that a loop carries, for those who take them: in
-        any layout."""
+        """Returns a tensor with the elements of a given one, for those who take them: in any layout."""
         value = self.tensors[given]
         self.tensors.append(Tensor(value.shape, value.bits, runs, value.name, value.element))
         inside = len(self.tensors) - 1
@@ -427,7 +426,7 @@ class _Reader:
                     self._copy(returned, carry, inner, terminator_of(body), number)
                     carried.add(carry)
         for result, carry in zip(op.results, carries, strict=True):
-            if carry is not None:
+            if carry is not None and list(result.uses):
                 self.tensor_of[result] = self._inside(carry, runs)
 
     @contextmanager

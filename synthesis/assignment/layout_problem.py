@@ -291,7 +291,7 @@ class LayoutProblem:
         return found
 
     def _shared_nodes(self) -> dict[int, tuple[int, np.ndarray]]:
-        """Adds a node for each tensor that several ops take as often as it is made; returns tensor -> (node, layouts)."""
+        """Adds a node for each tensor that several ops take each time it is made; returns tensor -> (node, layouts)."""
         found = {}
         for tensor, ops in self._takers.items():
             value = self.program.tensors[tensor]

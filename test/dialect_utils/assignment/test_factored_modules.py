@@ -51,13 +51,14 @@ def test_the_trips_of_a_loop_follow_from_its_constants(start, step, trips):
     assert trips_of(found) == trips
 
 
-def test_ops_in_a_loop_run_as_often_as_it_does_and_its_carries_are_one_tensor():
+def test_ops_in_a_loop_run_as_often_as_it_does_and_what_it_carries_is_one_tensor():
     found = read(loop())
     dot = next(op for op in found.program.ops if op.name == "dot_general")
     assert dot.runs == 4 and dot.flops == 2 * 8**3 and dot.reduced
     copies = [op for op in found.program.ops if op.name == "copy"]
-    assert [op.runs for op in copies] == [1, 4]  # into the loop, and around it
-    assert {op.results for op in copies} == {(found.results[0],)}
+    assert [op.runs for op in copies] == [1, 4, 1]  # into the loop, around it, and out of it
+    into, around, out = copies
+    assert into.results == around.results == out.operands and out.results == (found.results[0],)
     cut = next(op for op in found.program.ops if op.name == "dynamic_slice")
     assert cut.operands == (found.arguments[1],) and cut.whole == {0}  # the loop captures what it does not change
 
