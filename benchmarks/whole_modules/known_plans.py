@@ -2,14 +2,14 @@
 """Sets plans that have a name beside what `reshard auto` makes of the same program without a word of sharding.
 
     python -m benchmarks.whole_modules.known_plans [--plans NAME,...] [--topology v5e:2x4] [--size demo]
-        [--limit 1.0] [--out FILE.md]
+        [--limit 1.0] [--target tpu:v5e:2x4] [--out FILE.md]
 
 Each plan of `benchmarks/programs/manual/known_plans.py` is compiled three times for a mesh of 8 devices: with its
 collectives written by hand; laid out for what the plan's axis is for (`--tactics`); and laid out from nothing, within
 `--limit` times the memory of the one by hand. Collectives and received bytes are those of a layer, forward and
 backward, as XLA's compiler for CPU devices has them right after partitioning, and of what is outside of the layers;
-times are modelled on the network. The exit status is 1 if a direction of a layer receives more than by hand, or the
-whole step takes longer.
+times are modelled on the network; with `--target`, the time by the schedule of that target's compiler and the bytes of
+its final program stand beside. The exit status is 1 if a step receives more than by hand, or takes longer by the model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,8 @@ from benchmarks.programs.__main__ import use_devices
 from reshard.compiling.automatic import choose
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.typed import present
-from reshard.dialect_utils.xla.child import Compiled, shared_child
+from reshard.dialect_utils.xla.child import shared_child
+from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, collectives_in
 from reshard.dialect_utils.xla.hlo_text import op_name, parse_module
 from reshard.passes.layouts.choosing import Candidate
@@ -48,6 +49,7 @@ _MORE = 0.01  # relative difference that counts
 _HEADINGS = (
     "plan", "program", "forward", "KB", "backward", "KB", "outside of layers", "KB", "step, us", "memory, MiB",
 )  # fmt: skip
+_OF_TARGET = ("schedule, us", "final, MB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Row:
     us: float = 0.0
     memory: int = 0
     received: float = 0.0
+    schedule_us: float | None = None
+    final_received: int | None = None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -83,6 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--topology", default="v5e:2x4")
     parser.add_argument("--size", default="demo")
     parser.add_argument("--limit", type=float, default=1.0, help="of the memory, times that by hand")
+    parser.add_argument("--target", type=Target.parse, help="whose compiler's schedule stands beside")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     network = SiteNetwork(option_text(options.topology))
@@ -90,33 +95,35 @@ def main(arguments: list[str] | None = None) -> int:
     for plan in PLANS:
         if not options.plans or plan.name in options.plans:
             replace_line(plan.name)
-            rows += (three := measured(plan, options.size, network, options.limit))
+            rows += (three := measured(plan, options.size, network, options.limit, options.target))
             is_well &= all(is_as_good(each, three[0]) for each in three[1:])
     replace_line("")
-    text = markdown_table(_HEADINGS, [_cells(row) for row in rows], "lllrlrlrrr")
+    headings = (*_HEADINGS, *(_OF_TARGET if options.target else ()))
+    text = markdown_table(headings, [_cells(row)[: len(headings)] for row in rows], "lllrlrlrrrrr"[: len(headings)])
     print(text)
     if options.out:
         options.out.write_text(f"{text}\n")
     return int(not is_well)
 
 
-def measured(plan: Plan, size: str, network: SiteNetwork, limit: float = 1.0) -> list[Row]:
+def measured(
+    plan: Plan, size: str, network: SiteNetwork, limit: float = 1.0, target: Target | None = None
+) -> list[Row]:
     """Returns the rows of a plan: by hand, by its tactics, and from nothing."""
     from benchmarks.programs.manual.known_plans import AXIS, DEVICES
 
     layers, mesh = plan.config(size).layers, Mesh(((AXIS, DEVICES),))
     function, shapes = plan.by_hand(size)
-    by_hand = _compiled(compat.bytecode(function.lower(*shapes).compiler_ir("stablehlo")), DEVICES)
-    assert by_hand.is_ok, by_hand.message
-    rows = [_row(plan.name, "by hand", by_hand, network, layers)]
+    by_hand = compat.bytecode(function.lower(*shapes).compiler_ir("stablehlo"))
+    rows = [_row(plan.name, "by hand", by_hand, network, layers, target)]
     function, shapes = plan.plain(size)
     content = compat.bytecode(function.lower(*shapes).compiler_ir("stablehlo"))
-    most = int(limit * present(by_hand.peak_bytes))
+    most = int(limit * rows[0].memory)
     for name in WAYS:
         tactics = parse(f"{AXIS}={plan.tactics}") if name == TACTICS else {}
         limited = network if tactics else SiteNetwork(network.text, most)
         best = choose(content, plan.name, [mesh], limited, is_from_jax=False, tactics=tactics).best
-        rows.append(_row(plan.name, name, _compiled(_faster(best), DEVICES), network, layers))
+        rows.append(_row(plan.name, name, _faster(best), network, layers, target))
     return rows
 
 
@@ -124,12 +131,11 @@ def _faster(best: Candidate) -> bytes:
     return best.content if best.stock_s <= best.ours_s else best.optimized
 
 
-def _compiled(content: bytes, devices: int) -> Compiled:
-    return shared_child().compile(content, devices, keeps_hlo=True)
-
-
-def _row(plan: str, program: str, compiled: Compiled, network: SiteNetwork, layers: int) -> Row:
+def _row(plan: str, program: str, content: bytes, network: SiteNetwork, layers: int, target: Target | None) -> Row:
+    devices = network.topology.size
+    compiled = shared_child().compile(content, devices, keeps_hlo=True)
     assert compiled.is_ok, compiled.message
+    final = shared_child().compile(content, devices, target=target) if target else None
     text = present(compiled.hlo_text)
     found, loops = collectives_in(text), _loops(text)
     by_place: dict[str, list[CollectiveOp]] = {place: [] for place in PLACES}
@@ -137,7 +143,13 @@ def _row(plan: str, program: str, compiled: Compiled, network: SiteNetwork, laye
         by_place[_place(op, loops)].append(op)
     places = tuple(_moved(by_place[place], found.num_devices, 1 if place == "outside" else layers) for place in PLACES)
     seconds = network.time_of(compiled, found.num_devices).seconds
-    return Row(plan, program, places, seconds * 1e6, present(compiled.peak_bytes), found.bytes_received)
+    memory = present(compiled.peak_bytes)
+    row = Row(plan, program, places, seconds * 1e6, memory, found.bytes_received)
+    if final is None:
+        return row
+    scheduled = final.scheduled_seconds
+    schedule_us = None if scheduled is None else scheduled * 1e6
+    return replace(row, schedule_us=schedule_us, final_received=final.final_bytes_received)
 
 
 def _loops(text: str) -> dict[str, str]:
@@ -167,7 +179,11 @@ def is_as_good(row: Row, by_hand: Row) -> bool:
 
 def _cells(row: Row) -> list[str]:
     moved = [cell for place in row.places for cell in (place.text, f"{place.received / 1e3:,.1f}")]
-    return [row.plan, row.program, *moved, f"{row.us:,.0f}", mebibytes(row.memory, 1)]
+    of_target = (
+        "–" if row.schedule_us is None else f"{row.schedule_us:,.0f}",
+        "–" if row.final_received is None else f"{row.final_received / 1e6:,.1f}",
+    )
+    return [row.plan, row.program, *moved, f"{row.us:,.0f}", mebibytes(row.memory, 1), *of_target]
 
 
 if __name__ == "__main__":
