@@ -412,7 +412,7 @@ class _Reader:
             carries.append(carry)
             if carry is None:
                 continue
-            self.tensor_of[condition.arguments[number]] = carry
+            self.tensor_of[op.results[number]] = self.tensor_of[condition.arguments[number]] = carry
             if number not in invariant and origin is not None:  # propagation gives a loop's result what it carries
                 self.places.setdefault(carry, []).append((origin, number))
             if initial is not None:
@@ -425,9 +425,6 @@ class _Reader:
                 if returned is not None and carry is not None and returned != carry:
                     self._copy(returned, carry, inner, terminator_of(body), number)
                     carried.add(carry)
-        for result, carry in zip(op.results, carries, strict=True):
-            if carry is not None and list(result.uses):
-                self.tensor_of[result] = self._inside(carry, runs)
 
     @contextmanager
     def _region(self, is_loop: bool = False) -> Iterator[set[int]]:

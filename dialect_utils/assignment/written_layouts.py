@@ -143,6 +143,7 @@ class _Writer:
 
     def write(self) -> Written:
         self._write_signature()
+        self._convert_what_is_stated()
         operands = self._taken_otherwise()
         self._look_at_loops_only_where_they_convert(dict(operands))
         for (op, operand), layout in operands:
@@ -285,38 +286,53 @@ class _Writer:
     def _taken_otherwise(self) -> Sequence[tuple[tuple[int, int], Sharding]]:
         """Returns ((op, operand number), layout) for each operand that an op takes in another layout than it has."""
         found: dict[tuple[int, int], set[Sharding]] = {}
-        stands_for = self._stands_for()
         for number, way in self.assignment.ways.items():
             op, index = self.factored.program.ops[number], self.factored.ops[number]
             if index is None:
                 continue
             for tensor, dims, operand in zip(op.operands, op.operand_dims, self.factored.operand_numbers[number]):
                 target = self.assignment.layout_in(dims, way)
-                held = self.assignment.layouts[stands_for.get(tensor, tensor)]
-                if target != held and not self._is_partial(tensor):
+                if target != self.assignment.layouts[tensor] and not self._is_partial(tensor):
                     found.setdefault((index, operand), set()).add(target)
         return [(key, each.pop()) for key, each in sorted(found.items()) if len(each) == 1]
 
     def _look_at_loops_only_where_they_convert(self, taken: Mapping[tuple[int, int], Sharding]) -> None:
-        """Leaves out what loops carry as it begins and ends: ops inside show how that is split."""
-        layouts = self.assignment.layouts
-        ends = {
-            place
-            for tensor, carried in self._stands_for().items()
-            if layouts[tensor] != layouts[carried]
-            for place in self.factored.places.get(carried, ())
-        }
+        """Leaves out what loops carry as it begins: ops inside show how that is split."""
         self.wanted = {
             place: layout
             for place, layout in self.wanted.items()
-            if self.ops[place[0]].name not in LOOPS or place in taken or place in ends
+            if self.ops[place[0]].name not in LOOPS or place in taken
         }
 
-    def _stands_for(self) -> dict[int, int]:
-        """Returns tensors with a layout of their own that no op of the module makes, each with the one that it stands
-        for: a value whose layout is stated, or that a loop carries."""
-        pairs = zip(self.factored.program.ops, self.factored.ops, strict=True)
-        return {op.results[0]: op.operands[0] for op, index in pairs if index is None and op.name == "copy"}
+    def _convert_what_is_stated(self) -> None:
+        """Constrains values whose layout is stated where those who take them have another one, which they share."""
+        for op, index in zip(self.factored.program.ops, self.factored.ops, strict=True):
+            if index is not None or op.name != "copy":
+                continue
+            (given,), (tensor,) = op.operands, op.results
+            before, after = (self.assignment.layouts[each] for each in (given, tensor))
+            if before is None or after is None or _split_alike(before.dims, after.dims):
+                continue
+            if (value := self._value_of(given)) is not None:
+                self._constrain_value(value, after)
+
+    def _value_of(self, tensor: int) -> ir.Value | None:
+        """Returns the argument or the result of an op that a tensor is; None for a tensor of several calls."""
+        if tensor in self.factored.arguments:
+            (main,) = public_functions(functions_of(self.module.operation))
+            return main.regions[0].blocks[0].arguments[self.factored.arguments.index(tensor)]
+        places = self.factored.places.get(tensor, ())
+        return self.ops[places[0][0]].results[places[0][1]] if len(places) == 1 else None
+
+    def _constrain_value(self, value: ir.Value, layout: Sharding) -> None:
+        """Constrains a value for all that take it."""
+        block = value.owner if isinstance(value.owner, ir.Block) else None
+        where = ir.InsertionPoint.at_block_begin(block) if block else ir.InsertionPoint.after(value.owner.operation)
+        with where, value.location:
+            new = self._new(value, layout)
+        value.replace_all_uses_except(new.results[0], new)
+        producer = None if block else value.owner.operation
+        self.constraints.append(_Constraint(new, producer, None, is_outside_of_loop=True))
 
     def _is_partial(self, tensor: int) -> bool:
         layout = self.assignment.layouts[tensor]

@@ -56,9 +56,8 @@ def test_ops_in_a_loop_run_as_often_as_it_does_and_what_it_carries_is_one_tensor
     dot = next(op for op in found.program.ops if op.name == "dot_general")
     assert dot.runs == 4 and dot.flops == 2 * 8**3 and dot.reduced
     copies = [op for op in found.program.ops if op.name == "copy"]
-    assert [op.runs for op in copies] == [1, 4, 1]  # into the loop, around it, and out of it
-    into, around, out = copies
-    assert into.results == around.results == out.operands and out.results == (found.results[0],)
+    assert [op.runs for op in copies] == [1, 4]  # into the loop, and around it
+    assert {op.results for op in copies} == {(found.results[0],)}
     cut = next(op for op in found.program.ops if op.name == "dynamic_slice")
     assert cut.operands == (found.arguments[1],) and cut.whole == {0}  # the loop captures what it does not change
 
