@@ -136,6 +136,7 @@ def _row(plan: str, program: str, content: bytes, network: SiteNetwork, layers: 
     compiled = shared_child().compile(content, devices, keeps_hlo=True)
     assert compiled.is_ok, compiled.message
     final = shared_child().compile(content, devices, target=target) if target else None
+    final = shared_child().estimated(final, content, devices, target) if final else None
     text = present(compiled.hlo_text)
     found, loops = collectives_in(text), _loops(text)
     by_place: dict[str, list[CollectiveOp]] = {place: [] for place in PLACES}
@@ -147,7 +148,7 @@ def _row(plan: str, program: str, content: bytes, network: SiteNetwork, layers: 
     row = Row(plan, program, places, seconds * 1e6, memory, found.bytes_received)
     if final is None:
         return row
-    scheduled = final.scheduled_seconds
+    scheduled = final.estimated_seconds or final.scheduled_seconds
     schedule_us = None if scheduled is None else scheduled * 1e6
     return replace(row, schedule_us=schedule_us, final_received=final.final_bytes_received)
 
