@@ -8,8 +8,8 @@ Each plan of `benchmarks/programs/manual/known_plans.py` is compiled three times
 collectives written by hand; laid out for what the plan's axis is for (`--tactics`); and laid out from nothing, within
 `--limit` times the memory of the one by hand. Collectives and received bytes are those of a layer, forward and
 backward, as XLA's compiler for CPU devices has them right after partitioning, and of what is outside of the layers;
-times are modelled on the network; with `--target`, the time by the schedule of that target's compiler and the bytes of
-its final program stand beside. The exit status is 1 if a step receives more than by hand, or takes longer by the model.
+times are modelled on the network; with `--target`, time and bytes of the final program of that target's compiler stand
+beside. The exit status is 1 if a step receives more than by hand, or takes longer by the model.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MORE = 0.01  # relative difference that counts
 _HEADINGS = (
     "plan", "program", "forward", "KB", "backward", "KB", "outside of layers", "KB", "step, us", "memory, MiB",
 )  # fmt: skip
-_OF_TARGET = ("schedule, us", "final, MB")
+_OF_TARGET = ("final, us", "final, MB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Row:
     us: float = 0.0
     memory: int = 0
     received: float = 0.0
-    schedule_us: float | None = None
+    final_us: float | None = None
     final_received: int | None = None
 
 
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--topology", default="v5e:2x4")
     parser.add_argument("--size", default="demo")
     parser.add_argument("--limit", type=float, default=1.0, help="of the memory, times that by hand")
-    parser.add_argument("--target", type=Target.parse, help="whose compiler's schedule stands beside")
+    parser.add_argument("--target", type=Target.parse, help="whose final programs stand beside")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     network = SiteNetwork(option_text(options.topology))
@@ -136,7 +136,6 @@ def _row(plan: str, program: str, content: bytes, network: SiteNetwork, layers: 
     compiled = shared_child().compile(content, devices, keeps_hlo=True)
     assert compiled.is_ok, compiled.message
     final = shared_child().compile(content, devices, target=target) if target else None
-    final = shared_child().estimated(final, content, devices, target) if final else None
     text = present(compiled.hlo_text)
     found, loops = collectives_in(text), _loops(text)
     by_place: dict[str, list[CollectiveOp]] = {place: [] for place in PLACES}
@@ -148,9 +147,9 @@ def _row(plan: str, program: str, content: bytes, network: SiteNetwork, layers: 
     row = Row(plan, program, places, seconds * 1e6, memory, found.bytes_received)
     if final is None:
         return row
-    scheduled = final.estimated_seconds or final.scheduled_seconds
-    schedule_us = None if scheduled is None else scheduled * 1e6
-    return replace(row, schedule_us=schedule_us, final_received=final.final_bytes_received)
+    time = network.final_time_of(final, devices)
+    final_us = None if time is None else time.seconds * 1e6
+    return replace(row, final_us=final_us, final_received=final.final_bytes_received)
 
 
 def _loops(text: str) -> dict[str, str]:
@@ -181,7 +180,7 @@ def is_as_good(row: Row, by_hand: Row) -> bool:
 def _cells(row: Row) -> list[str]:
     moved = [cell for place in row.places for cell in (place.text, f"{place.received / 1e3:,.1f}")]
     of_target = (
-        "–" if row.schedule_us is None else f"{row.schedule_us:,.0f}",
+        "–" if row.final_us is None else f"{row.final_us:,.0f}",
         "–" if row.final_received is None else f"{row.final_received / 1e6:,.1f}",
     )
     return [row.plan, row.program, *moved, f"{row.us:,.0f}", mebibytes(row.memory, 1), *of_target]
