@@ -246,6 +246,7 @@ class _Writer:
         for each in reversed(self.constraints):
             each.take_out()
         self.constraints.clear()
+        self._convert_what_is_stated()
         for place in sorted(self._made_otherwise()):
             self._constrain_result(place)
         for (op, operand), layout in operands:

@@ -346,7 +346,8 @@ class OpWriter:
         They are so if adding tiles before they are split takes no longer than what is saved.
         """
         value = op.results[0]
-        user = only_user(value)
+        while (user := only_user(value)) is not None and user.name in PASS_ON and user.block == op.block:
+            value = user.results[0]
         if user is None or user.name not in ADDS or user.block != op.block or user in self._accumulating:
             return False
         other = user.operands[1 if user.operands[0] == value else 0]

@@ -166,7 +166,8 @@ class RuleChoice:
             left -= bound
             tile = tiles[0] if len(tiles) == 1 else self._changes.nearest(site.op, value, dims, scope)
             cost = self._changes.cost(site.op, value.type, tile, dims, self._changes.share(value, tile, dims))
-            total = added(total, cost if share == 1 else tuple(each / share for each in cost))
+            is_shared = share != 1 and cost != DEAREST
+            total = added(total, tuple(each / share for each in cost) if is_shared else cost)
         return total
 
     def _asked_by(self, site: Site, rule: Rule, scope: Scope, is_alone: bool = False) -> Iterator[_Change]:

@@ -110,3 +110,28 @@ func.func @a_sum_that_is_needed_is_apart(
   %2 = stablehlo.add %0, %1 : tensor<64x1024xf32>
   return %2, %1 : tensor<64x1024xf32>, tensor<64x1024xf32>
 }
+
+// -----
+
+sdy.mesh @mesh = <["x"=8]>
+
+// Constraints on what is added keep nothing apart.
+// CHECK-LABEL: func.func @constrained_sums_are_scattered_once(
+// CHECK-COUNT-2: stablehlo.dot_general
+// CHECK: stablehlo.reduce_scatter
+// CHECK-NOT: stablehlo.reduce_scatter
+// CHECK: sdy.return
+func.func @constrained_sums_are_scattered_once(
+    %arg0: tensor<64x4096xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>},
+    %arg1: tensor<4096x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+    %arg2: tensor<4096x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<64x1024xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+  %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0]
+      : (tensor<64x4096xf32>, tensor<4096x1024xf32>) -> tensor<64x1024xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{"x"}, {}]> : tensor<64x1024xf32>
+  %2 = stablehlo.dot_general %arg0, %arg2, contracting_dims = [1] x [0]
+      : (tensor<64x4096xf32>, tensor<4096x1024xf32>) -> tensor<64x1024xf32>
+  %3 = sdy.sharding_constraint %2 <@mesh, [{"x"}, {}]> : tensor<64x1024xf32>
+  %4 = stablehlo.add %1, %3 : tensor<64x1024xf32>
+  return %4 : tensor<64x1024xf32>
+}

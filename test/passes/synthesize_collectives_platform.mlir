@@ -1,6 +1,12 @@
 // RUN: %reshard-opt %s --pass-pipeline="synthesize-collectives{platform=tpu}" | FileCheck %s
 // RUN: %reshard-opt %s --synthesize-collectives --compile-for=tpu:v5e:2x2 --no-check | FileCheck %s
 // RUN: %reshard-opt %s --synthesize-collectives --compile-for=cpu:4 --no-check | FileCheck %s --check-prefix=CPU
+// RUN: %reshard-opt %s --topology=v5e:2x4 --pass-pipeline='builtin.module(synthesize-collectives)' --dump-pass-pipeline -o /dev/null 2>&1 | FileCheck %s --check-prefix=OF-NETWORK
+// RUN: %reshard-opt %s --topology=v5e:2x4 --pass-pipeline='builtin.module(synthesize-collectives{platform=gpu})' --dump-pass-pipeline -o /dev/null 2>&1 | FileCheck %s --check-prefix=NAMED
+
+// The network says which platform it is, where the pipeline does not.
+// OF-NETWORK: synthesize-collectives{platform=tpu topology=v5e:2x4}
+// NAMED: synthesize-collectives{platform=gpu topology=v5e:2x4}
 
 // A TPU's compiler gathers along any dimension; CPU devices join tiles along the leading one, and copy.
 

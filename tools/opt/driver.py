@@ -87,7 +87,8 @@ def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) 
     if given["topology"] is None and target and given["emit"] != "local" and _lacks_network(text):
         given["topology"] = of_target(target)
     platform = platform_of(target.platform) if target else SiteNetwork(given["topology"] or UNKNOWN).platform
-    if platform != CPU and _is_for_platforms(text):
+    is_named = target is None and "platform=" in text  # by a pass, which knows better than the network
+    if platform != CPU and _is_for_platforms(text) and not is_named:
         given["platform"] = platform
     options = {name.replace("_", "-"): str(value) for name, value in given.items() if value not in (None, UNKNOWN)}
     if text == registry.DEFAULT_PIPELINE and "emit" in options:
