@@ -139,7 +139,7 @@ class LayoutChanges:
     def cost_of(self, chain: Plan) -> Cost:
         return (chain.time_s, 0, 0) if self.is_by_time else (chain.bytes_received, 0, chain.collectives)
 
-    def least_cost(self, value: ir.Value, tiles: Sequence[Tile], dims: Dims, share: float = 1) -> float:
+    def least_cost(self, value: ir.Value, tiles: Sequence[Tile], dims: Dims, share: int = 1) -> float:
         """Returns a bound on what a change of layout from one of some tiles costs: seconds, or received bytes."""
         least = min(self._bound(value.type, tile, dims) * self.share(value, tile, dims) for tile in tiles)
         return least / share * (1 - _ROUNDING)

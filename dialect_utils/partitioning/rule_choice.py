@@ -33,7 +33,7 @@ from .layout_changes import DEAREST, Cost, LayoutChanges
 from .refusals import refusal
 from .tiles import Scope, Tile
 
-_Change = tuple[ir.Value, list[Tile], Dims, float]  # a value, the tiles at hand, the layout, and how many share it
+_Change = tuple[ir.Value, list[Tile], Dims, int]  # a value, the tiles at hand, the layout, and how many share it
 _Changes = list[tuple[float, _Change]]  # each with a bound of its cost
 
 
@@ -53,7 +53,6 @@ class RuleChoice:
         is_accumulated: Callable[[ir.Operation], bool] = lambda op: False,
     ):
         self._found, self._changes, self._is_accumulated = found, changes, is_accumulated
-        self._alone: dict[ir.Operation, Rule | None] = {}  # products, each as if it converted all that it takes
         self._compares_products = compares_products and changes.is_by_time
 
     def rule(self, op: ir.Operation, scope: Scope) -> tuple[Rule, ir.Operation]:
@@ -92,19 +91,15 @@ class RuleChoice:
         here = replace(site, operands=tuple(then[value].dims for value in site.op.operands))
         return functools.reduce(added, costs, self._rule_and_cost(here, then)[1])
 
-    def cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope, is_alone: bool = False) -> Rule:
+    def cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope) -> Rule:
         """Returns the rule that costs least: its changes of layout, those of the operands and those of the results to
-        the layouts that propagation found, and the op itself on tiles; the first one of several.
-
-        Args:
-          is_alone: whether the op pays for all changes of its operands, also those that others share.
-        """
+        the layouts that propagation found, and the op itself on tiles; the first one of several."""
         if len(rules) == 1:
             return rules[0]
         partial: list[tuple[float, Cost, int, _Changes]] = []
         for number, rule in enumerate(rules):
             known = self._known_cost(site, rule)
-            asked = [(self._changes.least_cost(*each), each) for each in self._asked_by(site, rule, scope, is_alone)]
+            asked = [(self._changes.least_cost(*each), each) for each in self._asked_by(site, rule, scope)]
             partial.append((known[0] + sum(bound for bound, _ in asked), known, number, asked))
         least = DEAREST, len(rules)
         for bound, known, number, asked in sorted(partial, key=operator.itemgetter(0, 1, 2)):
@@ -166,15 +161,11 @@ class RuleChoice:
             left -= bound
             tile = tiles[0] if len(tiles) == 1 else self._changes.nearest(site.op, value, dims, scope)
             cost = self._changes.cost(site.op, value.type, tile, dims, self._changes.share(value, tile, dims))
-            is_shared = share != 1 and cost != DEAREST
-            total = added(total, tuple(each / share for each in cost) if is_shared else cost)
+            total = added(total, cost if share == 1 else tuple(each / share for each in cost))
         return total
 
-    def _asked_by(self, site: Site, rule: Rule, scope: Scope, is_alone: bool = False) -> Iterator[_Change]:
-        """Yields the changes of layout that a rule asks for.
-
-        Products share the changes of what they take; those that another one makes in any case cost nothing.
-        """
+    def _asked_by(self, site: Site, rule: Rule, scope: Scope) -> Iterator[_Change]:
+        """Yields the changes of layout that a rule asks for."""
         is_compared = self.is_compared(site.op)
         for value, dims, wanted in zip(site.op.results, rule.results, self._wanted(site), strict=True):
             made = Tile(value, dims, rule.partial, rule.reduction)
@@ -184,34 +175,7 @@ class RuleChoice:
             yield value, [made], wanted, share
         for value, dims in dict.fromkeys(zip(site.op.operands, rule.operands, strict=True)):
             if (value, dims) not in scope:
-                share = takers(value) if is_compared and not is_alone else 1
-                if share > 1 and self._is_made_for_others(site.op, value, dims, scope):
-                    share = math.inf
-                yield value, self._changes.sources(value, dims, scope), dims, share
-
-    def _is_made_for_others(self, op: ir.Operation, value: ir.Value, dims: Dims, scope: Scope) -> bool:
-        """Returns whether another product of the block takes a value in a layout even if it converts it alone."""
-        if scope[value].dims == dims:
-            return False
-        others = {use.owner.operation for use in value.uses} - {op}
-        return any(
-            (value, dims) in zip(other.operands, rule.operands, strict=True)
-            for other in others
-            if self.is_compared(other) and other.block == op.block and (rule := self._rule_alone(other, scope))
-        )
-
-    def _rule_alone(self, op: ir.Operation, scope: Scope) -> Rule | None:
-        """Returns the rule of a product that pays for all its changes; None if it has none. What is not yet written
-        counts as what propagation found."""
-        if op not in self._alone:
-            then = {**scope, **{each: Tile(each, self._found.of(each)) for each in op.operands if each not in scope}}
-            site = Site(op, tuple(then[each].dims for each in op.operands), tuple(map(self._found.of, op.results)))
-            as_found = replace(site, operands=tuple(map(self._found.of, op.operands)))
-            try:
-                self._alone[op] = self.cheapest(site, products_of([as_found, site]), then, is_alone=True)
-            except NotLocal:
-                self._alone[op] = None
-        return self._alone[op]
+                yield value, self._changes.sources(value, dims, scope), dims, takers(value) if is_compared else 1
 
     def _wanted(self, site: Site) -> Sequence[Dims]:
         return [self._found.last(site.op)] if len(site.results) == 1 else site.results
