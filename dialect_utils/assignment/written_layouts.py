@@ -327,12 +327,14 @@ class _Writer:
 
     def _constrain_value(self, value: ir.Value, layout: Sharding) -> None:
         """Constrains a value for all that take it."""
-        block = value.owner if isinstance(value.owner, ir.Block) else None
-        where = ir.InsertionPoint.at_block_begin(block) if block else ir.InsertionPoint.after(value.owner.operation)
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            producer, where = None, ir.InsertionPoint.at_block_begin(owner)
+        else:
+            producer, where = owner.operation, ir.InsertionPoint.after(owner.operation)
         with where, value.location:
             new = self._new(value, layout)
         value.replace_all_uses_except(new.results[0], new)
-        producer = None if block else value.owner.operation
         self.constraints.append(_Constraint(new, producer, None, is_outside_of_loop=True))
 
     def _is_partial(self, tensor: int) -> bool:
