@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets plans that have a name beside what `reshard auto` makes of the same program without a word of sharding.
 
-    python -m benchmarks.whole_modules.known_plans [--plans NAME,...] [--topology v5e:2x4] [--size demo]
+    python -m benchmarks.whole_modules.known_plans [--plans 'NAME;...'] [--topology v5e:2x4] [--size demo]
         [--limit 1.0] [--target tpu:v5e:2x4] [--out FILE.md]
 
 Each plan of `benchmarks/programs/manual/known_plans.py` is compiled three times for a mesh of 8 devices: with its
@@ -66,7 +66,12 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A program of a plan; `places` has what it moves for one layer, by `PLACES`, `received` the bytes of the step."""
+    """A program of a plan. Times in us, of a step; bytes per device.
+
+    Attributes:
+      places: what it moves for one layer, by `PLACES`. received: by the whole step.
+      final_us, final_received: of the final program of a target; None without one, or if it has ops without price.
+    """
 
     plan: str
     program: str
@@ -90,6 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--target", type=Target.parse, help="whose final programs stand beside")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
+    if unknown := sorted({*(options.plans or ())} - {plan.name for plan in PLANS}):
+        parser.error(f"no plan is called {unknown[0]!r}; known: {'; '.join(plan.name for plan in PLANS)}")
     network = SiteNetwork(option_text(options.topology))
     rows, is_well = [], True
     for plan in PLANS:

@@ -15,7 +15,7 @@ from reshard.compiling.advising import site_network
 from reshard.compiling.ahead_of_time import AheadOfTime
 from reshard.compiling.optimizing import Report, Result, network_asked_for, optimize, optimized_module, target_of
 from reshard.configuration import contexts
-from reshard.configuration.settings import resolved
+from reshard.configuration.settings import SETTINGS, resolved
 from reshard.dialect_utils.ir.module_files import ModuleFile
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
@@ -261,10 +261,14 @@ def choose(
 
 
 def _given(network: SiteNetwork) -> dict[str, Any]:
-    """Returns the settings of `optimize` for a network. Without a limit, memory has none: nobody annotated a program
-    whose memory could be one."""
-    topology = {"topology": network.topology} if network.is_known else {}
-    return {**topology, "memory_limit": NO_LIMIT if network.memory_limit is None else network.memory_limit}
+    """Returns the settings of `optimize` for a network. Where nobody names a limit, also none of the options around,
+    memory has none: nobody annotated a program whose memory could be one."""
+    given: dict[str, Any] = {"topology": network.topology} if network.is_known else {}
+    if network.memory_limit is not None:
+        given["memory_limit"] = network.memory_limit
+    elif resolved({}, dict(contexts.current().options))["memory_limit"] == SETTINGS["memory_limit"].default:
+        given["memory_limit"] = NO_LIMIT
+    return given
 
 
 def _structs_of(args: tuple) -> tuple:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) 
     if given["topology"] is None and target and given["emit"] != "local" and _lacks_network(text):
         given["topology"] = of_target(target)
     platform = platform_of(target.platform) if target else SiteNetwork(given["topology"] or UNKNOWN).platform
-    is_named = target is None and "platform=" in text  # by a pass, which knows better than the network
+    is_named = target is None and re.search(r"\bplatform=", text)  # by a pass, which knows better than the network
     if platform != CPU and _is_for_platforms(text) and not is_named:
         given["platform"] = platform
     options = {name.replace("_", "-"): str(value) for name, value in given.items() if value not in (None, UNKNOWN)}

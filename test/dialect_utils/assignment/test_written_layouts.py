@@ -179,3 +179,29 @@ def test_an_op_works_in_the_way_that_was_chosen_not_only_with_its_result():
         if op.name == "stablehlo.dot_general"
     ]
     assert len(chosen) == 2 and taken == chosen
+
+
+def test_an_argument_is_converted_once_for_all_that_take_it_in_another_layout():
+    """Propagation alone would let both elementwise ops keep the argument's layout, and convert what each makes."""
+    layout, rows, small = '[{}, {"x"}]', "tensor<8192x8192xf32>", "tensor<8192xf32>"
+    text = f"""sdy.mesh @mesh = <["x"=8]>
+    func.func public @main(%x: {rows} {{sdy.sharding = #sdy.sharding<@mesh, {layout}>}}) -> ({rows}, {small}) {{
+      %zero = stablehlo.constant dense<0.0> : tensor<f32>
+      %0 = stablehlo.tanh %x : {rows}
+      %1 = "stablehlo.sort"(%0) <{{dimension = 1 : i64}}> ({{
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %5 = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+        stablehlo.return %5 : tensor<i1>
+      }}) : ({rows}) -> {rows}
+      %2 = stablehlo.multiply %x, %1 : {rows}
+      %3 = stablehlo.reduce(%2 init: %zero) applies stablehlo.add across dimensions = [1] : ({rows}, tensor<f32>) -> {small}
+      return %2, %3 : {rows}, {small}
+    }}"""  # noqa: E501
+    module, said, found = written(text)
+    assert said.left == 0 and [move.runs for move in found.moves] == [1]
+    lines = [line for line in str(module).splitlines() if "sdy.sharding_constraint %arg0" in line]
+    assert len(lines) == 1 and '[{"x"}, {}]' in lines[0]
+    analysis = written_layouts.analyse(module)
+    changes = [op for op in analysis.explicit_ops if op.name == "sdy.reshard" and str(op.results[0].type) == rows]
+    layouts = [str(analysis.layout(each)) for op in changes for each in (op.operands[0], op.results[0])]
+    assert sum(one != other for one, other in zip(layouts[::2], layouts[1::2], strict=True)) == 1

@@ -137,6 +137,20 @@ def test_partial_sums_are_added_before_they_are_completed():
     assert len(found.moves) == 1 and found.moves[0].op == 2 and found.moves[0].source.unreduced
 
 
+def test_ops_in_a_loop_share_a_conversion_whatever_else_takes_the_tensor_once():
+    """Two ops of four turns need rows that are split, and one behind the loop takes the last turn's tensor as it is."""
+    size, same, columns, rows = 4096, ((0,), (1,)), ((), ("x",)), (("x",), ())
+    tensors = tuple(Tensor((size, size), 16, runs) for runs in (4, 4, 4, 1))
+    sorts = (
+        FactoredOp("sort", (0,), (result,), (same,), (same,), (size, size), whole=frozenset({1}), runs=4)
+        for result in (1, 2)
+    )
+    ops = (*sorts, FactoredOp.copy(0, 3, (size, size), 1))
+    pinned = ((0, columns), (1, rows), (2, rows), (3, columns))
+    found = LayoutProblem(FactoredProgram(tensors, ops, (0,), (1, 2, 3), pinned=pinned), MESH, NETWORK).solve()
+    assert [(move.tensor, move.op, move.runs) for move in found.moves] == [(0, None, 4)]
+
+
 def shifted(cells: int, slices: int) -> FactoredProgram:
     """Returns a step of a stencil: x padded by one row, `slices` times cut to its size again, and x added."""
     shapes = ((cells, cells), (cells + 1, cells), *((cells, cells),) * 2 * slices)
