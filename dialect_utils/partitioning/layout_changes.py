@@ -23,11 +23,12 @@ from ..platform.bindings import ir
 from ..tile_rules.local_rules import Dims, Site
 from .refusals import HINT
 from .surroundings import Surroundings
-from .tiles import Scope, Tile, TilesAtHand, grows, sharding_of, tile_bytes
+from .tiles import Scope, Tile, TilesAtHand, grows, is_broadcast_to, sharding_of, tile_bytes
 
 Cost = tuple[float, ...]  # seconds, or received bytes, work and collectives
 DEAREST: Cost = (math.inf, math.inf, math.inf)
 _ROUNDING = 1e-9  # relative
+_Problem = tuple[Mesh, tuple[int, ...], int, Sharding, Sharding]
 
 
 class LayoutChanges:
@@ -46,22 +47,32 @@ class LayoutChanges:
         self.is_by_time = planning.get("objective") == "time"
         self.at_hand = TilesAtHand()
         self._bounds: dict[tuple, float] = {}
+        self._plans: dict[tuple, Plan] = {}
 
     # Plans
 
     def plan(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims) -> Plan:
         """Returns the plan that brings a tile into another layout. Raises: DiagnosedError if there is none."""
-        problem = self._problem(kind, tile, dims)
-        options = {"reduction": tile.reduction, **self.planning}
-        try:
-            chain = plan(*problem, with_exchange=True, **options)
-            if not self.around.is_run_by_all(op) and _has_permutes(chain):
-                chain = plan(*problem, **options)
-                if _has_permutes(chain):
-                    raise NoPlanError("some devices alone may run it, and a permute takes all")
-        except NoPlanError as why:
-            *_, source, target = self._problem(kind, tile, dims)
-            raise error_at(op, f"emit=local finds no chain from {source} to {target}: {why}", HINT) from None
+        takes_all = self.around.is_run_by_all(op)
+        key = *self._key(kind, tile, dims), takes_all
+        if key not in self._plans:
+            problem = self._problem(kind, tile, dims)
+            try:
+                self._plans[key] = self._planned(problem, takes_all, {"reduction": tile.reduction, **self.planning})
+            except NoPlanError as why:
+                *_, source, target = problem
+                raise error_at(op, f"emit=local finds no chain from {source} to {target}: {why}", HINT) from None
+        return self._plans[key]
+
+    @staticmethod
+    def _planned(problem: _Problem, takes_all: bool, options: dict[str, Any]) -> Plan:
+        """Returns a plan; one without permutes if not all devices may run it. Raises: NoPlanError."""
+        chain = plan(*problem, with_exchange=True, **options)
+        if takes_all or not _has_permutes(chain):
+            return chain
+        chain = plan(*problem, **options)
+        if _has_permutes(chain):
+            raise NoPlanError("some devices alone may run it, and a permute takes all")
         return chain
 
     def end(self, shape: Sequence[int], dims: Dims, start: Sequence[int], mirrored: Sequence[int] = ()) -> End:
@@ -80,7 +91,11 @@ class LayoutChanges:
         """Returns the plan of a change of layout of a value that an op makes on its way."""
         return self.plan(site.op, Tile(site.op.results[0], before), kind, after)
 
-    def _problem(self, kind: ir.Type, tile: Tile, dims: Dims) -> tuple[Mesh, tuple[int, ...], int, Sharding, Sharding]:
+    def _key(self, kind: ir.Type, tile: Tile, dims: Dims) -> tuple:
+        """Returns what a plan and its bound depend on."""
+        return kind, tile.dims, tile.partial, tile.reduction, dims, self.around.manual
+
+    def _problem(self, kind: ir.Type, tile: Tile, dims: Dims) -> _Problem:
         """Returns what is to be planned: mesh, shape, bits of an element, source and target."""
         manual = self.around.manual
         source = sharding_of(self.mesh, manual.dims(tile.dims), tile.partial)
@@ -119,7 +134,7 @@ class LayoutChanges:
 
     def cost(self, op: ir.Operation, kind: ir.Type, tile: Tile, dims: Dims, share: float = 1.0) -> Cost:
         """Returns the cost of a change of layout, or a share of it."""
-        if tile.dims == dims and not tile.partial:
+        if (tile.dims == dims and not tile.partial) or is_broadcast_to(tile, dims):
             return 0, 0, 0
         try:
             chain = self.plan(op, tile, kind, dims)
@@ -141,6 +156,8 @@ class LayoutChanges:
 
     def least_cost(self, value: ir.Value, tiles: Sequence[Tile], dims: Dims, share: int = 1) -> float:
         """Returns a bound on what a change of layout from one of some tiles costs: seconds, or received bytes."""
+        if any(is_broadcast_to(tile, dims) for tile in tiles):
+            return 0.0
         least = min(self._bound(value.type, tile, dims) * self.share(value, tile, dims) for tile in tiles)
         return least / share * (1 - _ROUNDING)
 
@@ -169,7 +186,7 @@ class LayoutChanges:
     def _bound(self, kind: ir.Type, tile: Tile, dims: Dims) -> float:
         if tile.dims == dims and not tile.partial:
             return 0.0
-        key = kind, tile.dims, tile.partial, tile.reduction, dims, self.around.manual
+        key = self._key(kind, tile, dims)
         if key not in self._bounds:
             self._bounds[key] = self._computed_bound(kind, tile, dims)
         return self._bounds[key]

@@ -25,12 +25,13 @@ from ..emission.slice_starts import MOVES, SLICE
 from ..emission.tile_emission import Mark, write_exchange_into, write_program
 from ..hierarchy.explicit_collectives import OPS, NotPlannable, read_collective
 from ..hierarchy.faster_chains import InPlace, chain_in_place
-from ..ir.fusing import is_elementwise_of_one
+from ..ir.fusing import ELEMENTWISE, is_elementwise_of_one
 from ..ir.loop_trips import known_trips_of
 from ..ir.ops import CONSTANTS, producer_of, terminator_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
 from ..platform.bindings import ir, sdy, stablehlo
 from ..platform.typed import present
+from ..preparation.chlo_stand_ins import STANDS_IN
 from ..preparation.serials import own_location, serial_of
 from ..tile_rules import local_rules
 from ..tile_rules.indexed_rules import is_indexed, put_in_range
@@ -67,7 +68,7 @@ from .layout_changes import Cost, LayoutChanges
 from .refusals import refusal
 from .rule_choice import RuleChoice, has_choice
 from .surroundings import Surroundings
-from .tiles import Scope, Tile, dims_of, grows, tile_type
+from .tiles import Scope, Tile, dims_of, grows, is_broadcast_to, tile_type
 
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _DEEPEST = 8  # of additions and changes of layout through which partial sums are looked for
@@ -276,6 +277,10 @@ class OpWriter:
     def _as_wanted(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, whole: str = "") -> Tile:
         if tile.dims == dims and not tile.partial:
             return tile
+        if is_broadcast_to(tile, dims):
+            first = present(producer_of(tile.value))
+            along = first.attributes["broadcast_dimensions"]
+            return Tile(stablehlo.BroadcastInDimOp(tile_type(kind, dims, op), first.operands[0], along).result, dims)
         chain = self.changes.plan(op, tile, kind, dims)
         if not chain.steps:
             return Tile(tile.value, dims)
@@ -515,7 +520,7 @@ class OpWriter:
         self._write_on_tiles(op, scope)
 
     def _write_on_tiles(self, op: ir.Operation, scope: Scope) -> None:
-        if self._write_partial_sums(op, scope):
+        if self._write_alike(op, scope) or self._write_partial_sums(op, scope):
             return
         rule, meant = self.choice.rule(op, scope)
         operands = [
@@ -543,6 +548,21 @@ class OpWriter:
         self._bind(op, new, rule.results, scope, rule)
         if is_late:
             self._add_init(op, init, rule.reduction, scope)
+
+    def _write_alike(self, op: ir.Operation, scope: Scope) -> bool:
+        """Writes an op on elements if its operands have the layout of its result, as most ops do; False for others."""
+        name = op.name
+        if name not in ELEMENTWISE or op in self._accumulating:
+            return False
+        result, tiles = op.results[0], [scope.get(each) for each in op.operands]
+        dims = self.found.of(result)
+        if any(each is None or each.partial or each.dims != dims for each in tiles):
+            return False
+        if name == STANDS_IN and (original := self.found.original(op)) is not None and original.name != name:
+            return False
+        new = self._create(op, name, [tile_type(result.type, dims, op)], [present(each).value for each in tiles], op.attributes)
+        scope[result] = Tile(new.results[0], dims)
+        return True
 
     def _write_chain_in_place(self, op: ir.Operation, rule: Rule, operands: Sequence[ir.Value], scope: Scope) -> bool:
         """Writes a chain for a collective of a manual computation, if one is faster on the network than it is."""
@@ -600,6 +620,8 @@ class OpWriter:
         """Writes an op whose result is partial sums, because operands are; returns False if it is another op."""
         if self._accumulate(op, scope):
             return True
+        if all(each in scope and not scope[each].partial for each in op.operands):
+            return False
         if op.name in ADDS:
             return self._add_partial_sums(op, scope)
         return self._is_summed_where_used(op) and self._pass_partial_sums(op, scope)

@@ -18,6 +18,7 @@ from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
 from ..emission.mini_modules import bits_of
 from ..ir.diagnostics import error_at
+from ..ir.ops import producer_of
 from ..platform.bindings import ir
 from ..shardings.sdy_shardings import sharding_from_attr
 from ..tile_rules import local_rules
@@ -94,6 +95,20 @@ def tile_bytes(kind: ir.Type, dims: Dims) -> float:
     except ValueError:  # a quantized type
         return 0.0
     return bits * math.prod(local_rules.tile_size(*each) for each in zip(shape, dims, strict=True)) / 8
+
+
+def is_broadcast_to(tile: Tile, dims: Dims) -> bool:
+    """Returns whether a tile is a broadcast of what could be broadcast to another layout as well.
+
+    The layouts differ only along dimensions that it adds, or that have size 1 before: no element moves.
+    """
+    producer = None if tile.partial else producer_of(tile.value)
+    if producer is None or producer.name != "stablehlo.broadcast_in_dim":
+        return False
+    taken = ir.RankedTensorType(producer.operands[0].type).shape
+    along = ir.DenseI64ArrayAttr(producer.attributes["broadcast_dimensions"])
+    kept = {dim for dim, size in zip(along, taken, strict=True) if size > 1}
+    return all(before == after or dim not in kept for dim, (before, after) in enumerate(zip(tile.dims, dims)))
 
 
 @dataclass

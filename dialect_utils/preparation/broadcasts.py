@@ -69,9 +69,14 @@ def join_broadcasts(ops: Iterable[ir.Operation]) -> None:
     """Lets broadcast_in_dim `ops` grow dimensions of size 1 again, in place of reshapes that drop these.
 
     For XLA that is the same, but in MLIR the reshapes are folded into others. Of two equal broadcasts XLA then makes
-    one, where it would have put each into the loop of its user, and keeps its result in memory.
+    one, where it would have put each into the loop of its user, and keeps its result in memory. A broadcast to the type
+    that a value has goes.
     """
     for op in ops:
+        if _is_identity(op):
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+            continue
         reshape = producer_of(op.operands[0])
         if reshape is None or reshape.name != "stablehlo.reshape":
             continue
@@ -103,6 +108,11 @@ def _split(source: ir.RankedTensorType, target: ir.RankedTensorType, dims: list[
     along, along_same = map(_along, (dims, same))
     as_piece: dict[str, ir.Attribute] = {PIECE: ir.UnitAttr.get()}
     return _Split(first, dropped, along | as_piece, along_same, as_piece)
+
+
+def _is_identity(op: ir.Operation) -> bool:
+    dims = op.attributes["broadcast_dimensions"]
+    return op.operands[0].type == op.results[0].type and _integers(dims) == list(range(len(_integers(dims))))
 
 
 def _along(dims: list[int]) -> dict[str, ir.Attribute]:

@@ -9,6 +9,8 @@ from ..ir.ops import shape_of
 from ..platform.bindings import ir, stablehlo
 from ..shardings.value_layouts import replace_op
 
+STANDS_IN = "stablehlo.add"  # for ops of two operands, the only one of StableHLO's elementwise ops that does
+
 
 def stand_in_for_chlo(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
     """Replaces CHLO ops by ops that have the sharding rules of the ops that XLA lowers them to; returns the new ops."""
