@@ -119,6 +119,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             hold_bytes=self.hold,
             keeps_sums=self.keep_sums,
             first=1 + max(decomposed, default=-1),
+            analyses=session.handed_on.analyses,
             **self._planning(),
         )
         if written.held_bytes:

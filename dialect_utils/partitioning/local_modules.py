@@ -38,6 +38,7 @@ from ..ir.diagnostics import DiagnosedError, error_at
 from ..ir.functions import public_functions, symbol
 from ..ir.ops import LOOPS, ops_in, producer_of, terminator_of
 from ..ir.pipelines import run_pipeline
+from ..platform import compat
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
 from ..preparation.broadcasts import join_broadcasts
@@ -86,6 +87,24 @@ class Written:
     held_bytes: float = 0.0
 
 
+class Analyses:
+    """The analyses of modules that are converted several times, each time from a fresh copy, in another form."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple, tuple[Analysis, Mapping[Carried, float]]] = {}
+
+    def of(
+        self, module: ir.Module, hold_bytes: float, without: Set[Carried]
+    ) -> tuple[Analysis, Mapping[Carried, float]]:
+        """Returns the analysis of a module whose arguments and results divide into their shards, and the bytes, some at
+        most, that are held for sums."""
+        key = compat.bytecode(module), hold_bytes, frozenset(without)
+        if key not in self._known or self._known[key][0].explicit.context != module.context:
+            self._known[key] = _analysed(module, hold_bytes, without)
+        analysis, held = self._known[key]
+        return replace(analysis, originals=ops_in(module.operation)), held
+
+
 def convert(
     module: ir.Module,
     platform: str = CPU,
@@ -96,6 +115,7 @@ def convert(
     hold_bytes: float = 0.0,
     keeps_sums: bool = False,
     first: int = 0,
+    analyses: Analyses | None = None,
     **planning: Any,
 ) -> Written:
     """Converts each public function whose values are split; other functions stay.
@@ -111,6 +131,7 @@ def convert(
         turn is once: what the loop takes, in larger tiles, and what it adds up, before the sums are reduced.
       keeps_sums: whether sums that the program itself has, in manual computations, stay in their order.
       first: the number of the first conversion; those before it are of chains that the module has already.
+      analyses: those of other copies of the module.
       planning: options of `plan` for the changes of layout: `objective`, `topology`, `memory_limit`.
     Raises: DiagnosedError at the first op that does not run on tiles and is not left; the module is then unchanged, but
       for the form of its scatters.
@@ -118,23 +139,26 @@ def convert(
     if not module_meshes(module):
         return Written()
     how = How(platform, planning, compares_products, release_bytes, hold_bytes, keeps_sums)
+    analyses = Analyses() if analyses is None else analyses
     simplify_scatters(module)
     try:
-        return _convert(module, stay, how, first)
+        return _convert(module, stay, how, first, analyses)
     except DiagnosedError:
         if stay == NONE or not any(op.name == "func.call" for op in ops_in(module.operation)):
             raise
         rehearsed = ir.Module.parse(str(module))  # the module stays as it is if an op cannot be left in it either
         remove_call_barriers(inline_calls(rehearsed.operation))
-        _convert(rehearsed, stay, how, first)
+        _convert(rehearsed, stay, how, first, analyses)
     remove_call_barriers(inline_calls(module.operation))
-    return _convert(module, stay, how, first)
+    return _convert(module, stay, how, first, analyses)
 
 
-def _convert(module: ir.Module, stay: str, how: How, first: int, without: Set[Carried] = frozenset()) -> Written:
+def _convert(
+    module: ir.Module, stay: str, how: How, first: int, analyses: Analyses, without: Set[Carried] = frozenset()
+) -> Written:
     """Converts the functions; `without` are sums of loops that are not to be held."""
     hold_bytes = 0.0 if stay == LOOPS_TOO else how.hold_bytes
-    analysis, held = _analysed(module, hold_bytes, without)
+    analysis, held = analyses.of(module, hold_bytes, without)
     own = replace(how, hold_bytes=hold_bytes - sum(held.values()))
     functions = [_Function(each, analysis, stay) for each in public_functions(analysis.originals)]
     written = [each for each in functions if each.is_to_be_converted()]
@@ -150,7 +174,7 @@ def _convert(module: ir.Module, stay: str, how: How, first: int, without: Set[Ca
     if in_vain := held.keys() - {each for function in written for each in function.summed}:
         for function in written:
             function.undo()
-        return _convert(module, stay, how, first, without | in_vain)
+        return _convert(module, stay, how, first, analyses, without | in_vain)
     for function in written:
         function.finish()
     if written:
@@ -160,8 +184,6 @@ def _convert(module: ir.Module, stay: str, how: How, first: int, without: Set[Ca
 
 
 def _analysed(module: ir.Module, hold_bytes: float, without: Set[Carried]) -> tuple[Analysis, Mapping[Carried, float]]:
-    """Returns the analysis of a module whose arguments and results divide into their shards, and the bytes, some at
-    most, that are held for sums."""
     analysis, held = before_propagation(prepare(*tagged_clone(module))), {}
     if hold_bytes:
         holding = propagate_holding(analysis.explicit, hold_bytes, without)

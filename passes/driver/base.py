@@ -100,11 +100,13 @@ class HandedOn:
       analysis: the `propagation.Analysis` of the module as the previous pass left it; None if that pass made none.
       findings: the `Findings` that the previous pass left, on the module or only here; None if it left none.
       are_findings_written: whether `findings` are on the module as attributes.
+      analyses: the `local_modules.Analyses` of a module that is written per device in several forms; None if in one.
     """
 
     analysis: Any = None
     findings: Any = None
     are_findings_written: bool = True
+    analyses: Any = None
 
 
 @dataclasses.dataclass

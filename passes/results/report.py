@@ -117,6 +117,8 @@ def _not_measured(session: Session) -> str | None:
     said = next((each.message for each in session.remarks if each.message.startswith(UNMEASURED)), None)
     if said is not None:
         return f"nothing measured: {said.removeprefix(UNMEASURED)}"
+    if all(row["kind"] in _BY_MODEL_ALONE for row in session.results.report_rows if row.get("is_rewritten")):
+        return "nothing measured; what is written here is decided by the model alone"
     return "nothing measured; reshard-opt without --no-check, or check=True in Python, compiles it both ways"
 
 
@@ -134,6 +136,7 @@ def _why_no_rows(session: Session) -> str:
     return "no site: every value is used in the layout in which it is produced"
 
 
+_BY_MODEL_ALONE = ("collective", "overlap")  # kinds of rows whose passes ask no compiler by themselves
 _IS_UNREAD = "no site of it is found"  # in remarks of import-gspmd
 
 

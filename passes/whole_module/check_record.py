@@ -17,7 +17,7 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass
-from reshard.passes.sites.network import SiteNetwork
+from reshard.passes.sites.network import NetworkOptions, SiteNetwork
 from reshard.passes.sites.oracle import BETTER
 from reshard.passes.whole_module.module_cost import ModuleCriterion
 from reshard.passes.whole_module.taken_over import pipeline_for
@@ -72,6 +72,13 @@ def option_of(pipeline: Pipeline, name: str, default):
     return next((getattr(each, name) for each in pipeline.passes if isinstance(each, PlanSitesPass)), default)
 
 
+def network_of(pipeline: Pipeline) -> SiteNetwork:
+    """Returns the network of the pass plan-sites; without that pass, the one that any other pass of a pipeline has."""
+    networks = (each.network for each in pipeline.passes if isinstance(each, NetworkOptions))
+    known = next((each for each in networks if each.is_known), SiteNetwork())
+    return option_of(pipeline, "network", known)
+
+
 def needs_values(session: Session) -> bool:
     """Returns whether values have to be checked even if nobody asks.
 
@@ -89,7 +96,7 @@ def pipeline_behind(check: Check, pipeline: Pipeline) -> Pipeline:
 
 def problem_of(stock: Compiled, ours: Compiled, original: ir.Module, pipeline: Pipeline) -> str:
     """Returns in words why a rewritten form of a module may not take the place of the original; empty if it may."""
-    network, policy = option_of(pipeline, "network", SiteNetwork()), option_of(pipeline, "policy", BETTER)
+    network, policy = network_of(pipeline), option_of(pipeline, "policy", BETTER)
     return ModuleCriterion(policy, network, devices_of(original)).problem(stock, ours)
 
 

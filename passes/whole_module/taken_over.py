@@ -22,7 +22,7 @@ from reshard.dialect_utils.hierarchy.explicit_collectives import PARTLY_MANUAL
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
 from reshard.dialect_utils.ir.loop_trips import ASSUMED_TRIPS
 from reshard.dialect_utils.ir.ops import LOOPS
-from reshard.dialect_utils.partitioning.local_modules import LOOPS_TOO, UNKNOWN
+from reshard.dialect_utils.partitioning.local_modules import LOOPS_TOO, UNKNOWN, Analyses
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.convert_to_local import AS_FOUND, LEAST_TIME, ConvertToLocalPass
 from reshard.passes.driver.base import Session
@@ -213,6 +213,7 @@ def take_over_holding(
 def take_over_as(form: str, planned: bytes, pipeline: Pipeline, session: Session) -> TakenOver:
     """Returns one form of a module, by its name; the other arguments are as in `take_over`."""
     own = Session(session.options)
+    own.handed_on.analyses = session.handed_on.analyses = session.handed_on.analyses or Analyses()
     module = ir.Module.parse(planned)
     try:
         _converting(cut_at_sites(pipeline)[1], form).run(module, own)

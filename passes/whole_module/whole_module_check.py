@@ -42,9 +42,8 @@ from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import AUTO
 from reshard.passes.overlap_collectives import STABLEHLO, OverlapCollectivesPass
-from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import BETTER, KEEP, REWRITE, UNMEASURED, micros
-from reshard.passes.whole_module.check_record import Change, Check, option_of, traffic_of
+from reshard.passes.whole_module.check_record import Change, Check, network_of, option_of, traffic_of
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, compared, is_better, is_clearly_faster
@@ -123,7 +122,7 @@ def begin(original: ir.Module, pipeline: Pipeline, session: Session) -> WholeMod
     sites does, and are asked in another order.
     """
     is_default = option_of(pipeline, "policy", BETTER) == BETTER and session.options.effort == 1
-    network: SiteNetwork = option_of(pipeline, "network", SiteNetwork())
+    network = network_of(pipeline)
     if not is_default or session.options.compile_for is not None or not network.is_known:
         return None
     try:
@@ -184,7 +183,7 @@ class WholeModuleCheck:
         self.distrust = ""
         self.child = self.session.options.xla_child or xla_child.shared_child()
         self.target: Target | None = self.session.options.compile_for
-        network = option_of(self.pipeline, "network", SiteNetwork())
+        network = network_of(pipeline)
         self.criterion = ModuleCriterion(self.policy, network, devices_of(self.original))
         self.replanned = Replanned(self.original, self.pipeline, self.session)
         self.are_sites_planned = False

@@ -254,7 +254,7 @@ def optimized_module(
         output = shared_planning.run(members, name, _text(source, locations=False), asked, session, compute)
     else:
         output = compute()
-    session.handed_on.analysis = None
+    session.handed_on.analysis = session.handed_on.analyses = None
     found = Optimized(source if output.is_unchanged else output.content, Report(session), not output.is_unchanged)
     _tell(found, source, settings, name)
     return found

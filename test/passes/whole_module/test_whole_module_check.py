@@ -16,6 +16,7 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import report
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import BETTER, STRICT, TABLES_OF_POINTERS_BYTES
+from reshard.passes.whole_module.check_record import network_of
 from reshard.passes.whole_module import whole_module_check
 from reshard.passes.whole_module.module_cost import ModuleCriterion
 from reshard.passes.whole_module.site_groups import groups_of
@@ -572,3 +573,16 @@ def test_the_shared_child_sees_the_same_as_the_oracle():
     assert (found.stock.bytes_received, found.ours.bytes_received) == (row["stock_bytes"], row["our_bytes"])
     assert found.stock.temp_bytes == row["stock_temp_bytes"]
     assert shared_child().starts <= starts_before + 2
+
+
+@pytest.mark.parametrize(
+    "pipeline, network",
+    [
+        ("overlap-collectives{topology=v5e:2x4 platform=tpu}", "v5e:2x4"),
+        ("plan-sites{topology=h100:1},overlap-collectives{topology=v5e:2x4 platform=tpu}", "h100:1"),
+        ("plan-sites,overlap-collectives{topology=v5e:2x4 platform=tpu}", ""),
+        ("find-mismatches", ""),
+    ],
+)
+def test_the_network_is_that_of_the_planned_sites_or_of_the_only_pass_that_has_one(pipeline, network):
+    assert network_of(Pipeline.parse(pipeline)).text == network
