@@ -3,6 +3,7 @@
 
 __all__ = [
     "broadcasts",
+    "chlo_stand_ins",
     "dynamic_shapes",
     "inlining",
     "loop_invariants",

@@ -6,7 +6,8 @@ the module runs in a form that returns the operands and results of each op, and 
 to the operands that it had. See `dialect_utils.compare.instrumented`. If every op is right for its operands, the
 outputs depart by rounding alone, which a comparison, a rounding to integers or a cancellation has made large. Ops in
 loops and calls are not watched; if the search ends there, the module and the unsharded one run once more with floats of
-64 bits, in which rounding shrinks and a fault does not (`dialect_utils.compare.widened`).
+64 bits, in which rounding shrinks and a fault does not (`dialect_utils.compare.widened`). If that does not tell, and no
+op was found, the unsharded program says how far its outputs change by rounding alone (`dialect_utils.compare.unstable`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from reshard.dialect_utils.compare import instrumented as watched_modules
 from reshard.dialect_utils.compare.array_differences import Difference, difference, largest_magnitude
 from reshard.dialect_utils.compare.instrumented import ARGUMENT, OPERAND, RESULT, Key, NoUnshardedForm, WatchedOp
 from reshard.dialect_utils.compare.rounding import Rounding, ops_behind, rounding_of, roundings_of_results
+from reshard.dialect_utils.compare.unstable import explains, nudged
 from reshard.dialect_utils.compare.widened import is_rounding, widened, widened_inputs
 from reshard.dialect_utils.ir.diagnostics import Place, error_at, place_of
 from reshard.dialect_utils.ir.reductions import reduction_of
@@ -35,12 +37,14 @@ EQUAL, WITHIN, ROUNDED = "equal", "within tolerance", "rounded"
 WRONG, FAILED, UNKNOWN = "wrong", "failed", "unknown"
 RIGHT = (EQUAL, WITHIN, ROUNDED)
 ROUNDED_TEXT = "with floats of 64 bits it is right, so this is rounding, which the program enlarges"
+UNSTABLE_TEXT = "no op is wrong, and on one device inputs that are one rounding off change the outputs as much"
 AS_STOCK_TEXT = "it computes what stock XLA does, of which every op is right"
 _SUMS = frozenset({"stablehlo.add", "stablehlo.subtract"})
 _PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 _HOLD_OTHERS = frozenset(
     {"func.call", "stablehlo.case", "stablehlo.composite", "stablehlo.if", "stablehlo.while"}
 )  # these may hold islands of ours
+_NUDGES = 3  # runs of the unsharded program with inputs that are one rounding off
 MOST_WATCHED_BYTES = 1 << 29  # of results that a run returns beside the outputs; with more, ops need several runs
 
 
@@ -246,7 +250,8 @@ class _Verifier:
         if found.status != WRONG or not _is_inside_others(found.fault):
             return found
         self.progress(f"running {name} with floats of 64 bits")
-        return self._if_rounded(found, ran, module)
+        found = self._if_rounded(found, ran, module)
+        return self._if_unstable(found, ran) if found.status == WRONG and found.fault is None else found
 
     def _as_stock(self, first: Verdict, stock: Ran, ours: Ran) -> Verdict | None:
         """Returns ROUNDED if our outputs are off like those of stock XLA, within the limits, and these are ROUNDED."""
@@ -263,6 +268,25 @@ class _Verifier:
         if not is_rounding(self._differences(ran), self.expected, expected.outputs, ours.outputs, self.roundings):
             return verdict
         return replace(verdict, status=ROUNDED, message=ROUNDED_TEXT, fault=None)
+
+    def _if_unstable(self, verdict: Verdict, ran: Ran) -> Verdict:
+        """Returns ROUNDED for a module whose outputs are off by as much as rounding changes those of the unsharded one."""
+        own = self._own_changes
+        if own is None or not explains(own, self._differences(ran)):
+            return verdict
+        return replace(verdict, status=ROUNDED, message=UNSTABLE_TEXT)
+
+    @functools.cached_property
+    def _own_changes(self) -> list[Difference] | None:
+        """Returns how far each output of the unsharded module changes by rounding alone; None if a run fails."""
+        self.progress("running unsharded, with inputs that are one rounding off")
+        text = watched_modules.without_numbers(present(self.reference))
+        runs = [self.child.run(text, self.inputs, 1, timeout_s=self.timeout_s, optimizes=False)]
+        runs += [self._run(text, nudged(self.inputs, seed), devices=1) for seed in range(_NUDGES)]
+        if any(ran.status != "ok" for ran in runs):
+            return None
+        changes = zip(*map(self._differences, runs), strict=True)
+        return [max(each, key=lambda change: change.fraction) for each in changes]
 
     @functools.cached_property
     def _wide_reference(self) -> Ran | None:
