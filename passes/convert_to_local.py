@@ -67,6 +67,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
     statistics = {
         "chains": "changes of layout written as chains",
         "unneeded": "changes of layout without a chain, because no op takes what they result in",
+        "repeated": "broadcasts written once more in another layout",
         "again": "changes of layout written a second time, so that less is held in memory",
         "gathered": "changes of layout because an op needs a dimension whole",
         "left": "ops that stay with XLA",
@@ -128,7 +129,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             session.count("left")
             session.remark(each.location, f"{each.op_name} stays with XLA: {each.reason}")
         for each in written.conversions:
-            session.count("again" if each.is_repeated else "chains" if each.is_needed else "unneeded")
+            session.count(_statistic(each))
             session.results.report_rows.append(_row(each, session, self.network.is_known))
             if each.is_needed and each.whole and each.plan.bytes_received:
                 session.count("gathered")
@@ -143,6 +144,12 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         return {**limit, "objective": "time", "topology": self.network.topology}
 
 
+def _statistic(conversion: Conversion) -> str:
+    if conversion.is_broadcast:
+        return "repeated"
+    return "again" if conversion.is_repeated else "chains" if conversion.is_needed else "unneeded"
+
+
 def _row(conversion: Conversion, session: Session, is_timed: bool) -> dict:
     """Returns the report row of a chain, in the form that plan-sites uses. The costs of stock XLA are unknown."""
     place = diagnostics.place_of(conversion.location)
@@ -153,6 +160,7 @@ def _row(conversion: Conversion, session: Session, is_timed: bool) -> dict:
     if conversion.is_collective:
         why = f"a chain is faster than this {conversion.op_name.removeprefix('stablehlo.')}"
     why = "made again, so that less is held in memory" if conversion.is_repeated else why
+    unneeded = "broadcast once more, in this layout" if conversion.is_broadcast else "no op takes it in this layout"
     return {
         "site": conversion.number,
         "group": f"chain {conversion.number}",
@@ -164,7 +172,7 @@ def _row(conversion: Conversion, session: Session, is_timed: bool) -> dict:
         "could_be_held": conversion.could_be_held and is_needed,
         "source": str(chain.source),
         "target": str(chain.target),
-        "why": why if is_needed else "no op takes it in this layout",
+        "why": why if is_needed else unneeded,
         "verdict": REWRITE,
         "reason": "the whole module is written per device",
         "chain": chain.chain_text if is_needed else "no chain",

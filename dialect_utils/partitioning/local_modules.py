@@ -351,7 +351,10 @@ class _Function:
             else:
                 self.held_bytes, self.summed = how.hold_bytes - writer.changes.hold_bytes, writer.summed
                 unneeded = erase_unneeded(writer.ends)
-                once = [replace(each, is_needed=each.number not in unneeded) for each in writer.conversions]
+                once = [
+                    replace(each, is_needed=each.is_needed and each.number not in unneeded)
+                    for each in writer.conversions
+                ]
                 again = self._write_again(once, writer.ends, channels, how)
                 inside = [op for island in self.islands for op in ops_in(island)]
                 join_broadcasts(op for op in inside if op.name == "stablehlo.broadcast_in_dim")

@@ -68,7 +68,7 @@ from .layout_changes import Cost, LayoutChanges
 from .refusals import refusal
 from .rule_choice import RuleChoice, has_choice
 from .surroundings import Surroundings
-from .tiles import Scope, Tile, dims_of, grows, is_broadcast_to, tile_type
+from .tiles import Scope, Tile, dims_of, grows, is_broadcast_to, repeated_by, tile_type
 
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _DEEPEST = 8  # of additions and changes of layout through which partial sums are looked for
@@ -105,8 +105,9 @@ class Conversion:
       whole: why the op needs a dimension whole, if that is the reason.
       is_move: whether the op itself moves elements between devices, and the change of layout is its effect.
       is_collective: whether the op is a collective of the program, and a faster chain takes its place.
+      is_broadcast: whether what a broadcast repeats is broadcast once more, in place of a chain.
       manual: the axes of the manual computations around it.
-      is_needed: whether it is in the module; else no op takes its result.
+      is_needed: whether its chain is in the module; else no op takes its result, or it is a broadcast.
       is_repeated: whether an earlier one is written once more, so that its result is not held until here.
       runs: how often in a step it runs; None if nobody knows.
       could_be_held: whether it could run once for all turns of a loop, if there were memory for its result, or for the
@@ -126,6 +127,7 @@ class Conversion:
     manual: ManualAxes = ManualAxes()
     runs: int | None = 1
     could_be_held: bool = False
+    is_broadcast: bool = False
 
 
 _PARTS = MOVES | {SLICE}  # parts of what a loop takes are known before it as well
@@ -277,11 +279,9 @@ class OpWriter:
     def _as_wanted(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, whole: str = "") -> Tile:
         if tile.dims == dims and not tile.partial:
             return tile
-        if is_broadcast_to(tile, dims):
-            first = present(producer_of(tile.value))
-            along = first.attributes["broadcast_dimensions"]
-            return Tile(stablehlo.BroadcastInDimOp(tile_type(kind, dims, op), first.operands[0], along).result, dims)
         chain = self.changes.plan(op, tile, kind, dims)
+        if is_broadcast_to(tile, dims):
+            return self._broadcast_again(op, tile, kind, dims, chain)
         if not chain.steps:
             return Tile(tile.value, dims)
         held = self._could_be_held(op, tile)
@@ -292,6 +292,14 @@ class OpWriter:
             write_program(chain.tile_program, self.around.manual.as_part(tile.value), mark)
         )
         return Tile(self._noted(made, tile.value), dims)
+
+    def _broadcast_again(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, chain: Plan) -> Tile:
+        """Writes the broadcast of a tile once more, in another layout, in place of a chain."""
+        first = present(producer_of(tile.value))
+        self._mark(op, kind, chain, "", is_broadcast=True, is_needed=False)
+        along = first.attributes["broadcast_dimensions"]
+        made = stablehlo.BroadcastInDimOp(tile_type(kind, dims, op), first.operands[0], along).result
+        return Tile(made, dims, repeated=tile.repeated)
 
     def _could_be_held(self, op: ir.Operation, tile: Tile) -> bool:
         """Returns whether a conversion that is written now for an op could run once for all turns of a loop."""
@@ -842,8 +850,9 @@ class OpWriter:
         self, op: ir.Operation, new: ir.Operation, layouts: Sequence[Dims], scope: Scope, rule: Rule | None = None
     ) -> None:
         partial, reduction = (rule.partial, rule.reduction) if rule else ((), "sum")
+        repeated = repeated_by(op) if new.name == op.name else ()
         for result, value, dims in zip(op.results, new.results, layouts, strict=True):
-            scope[result] = Tile(value, dims, partial, reduction)
+            scope[result] = Tile(value, dims, partial, reduction, repeated)
 
     def _add_init(self, op: ir.Operation, init: ir.Value, reduction: str, scope: Scope) -> None:
         """Adds the initial value of a reduction once, after the parts of all devices are combined."""

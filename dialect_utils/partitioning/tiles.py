@@ -18,7 +18,6 @@ from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
 from ..emission.mini_modules import bits_of
 from ..ir.diagnostics import error_at
-from ..ir.ops import producer_of
 from ..platform.bindings import ir
 from ..shardings.sdy_shardings import sharding_from_attr
 from ..tile_rules import local_rules
@@ -35,12 +34,14 @@ class Tile:
     Attributes:
       value: the tile. dims: its layout.
       partial: the axes along which tiles are partial results of `reduction`.
+      repeated: the dimensions along which all elements are equal, if an op broadcast_in_dim makes the tile.
     """
 
     value: ir.Value
     dims: Dims
     partial: Axes = ()
     reduction: str = "sum"
+    repeated: tuple[int, ...] = ()
 
 
 Key = ir.Value | tuple[ir.Value, Dims]
@@ -97,18 +98,22 @@ def tile_bytes(kind: ir.Type, dims: Dims) -> float:
     return bits * math.prod(local_rules.tile_size(*each) for each in zip(shape, dims, strict=True)) / 8
 
 
-def is_broadcast_to(tile: Tile, dims: Dims) -> bool:
-    """Returns whether a tile is a broadcast of what could be broadcast to another layout as well.
+def repeated_by(op: ir.Operation) -> tuple[int, ...]:
+    """Returns the dimensions that an op of the whole array repeats; none for another op than a broadcast_in_dim."""
+    if op.name != "stablehlo.broadcast_in_dim":
+        return ()
+    taken, made = (ir.RankedTensorType(each.type) for each in (op.operands[0], op.results[0]))
+    along = ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
+    kept = {dim for dim, size in zip(along, taken.shape, strict=True) if size > 1}
+    return tuple(dim for dim in range(made.rank) if dim not in kept)
 
-    The layouts differ only along dimensions that it adds, or that have size 1 before: no element moves.
-    """
-    producer = None if tile.partial else producer_of(tile.value)
-    if producer is None or producer.name != "stablehlo.broadcast_in_dim":
+
+def is_broadcast_to(tile: Tile, dims: Dims) -> bool:
+    """Returns whether what a tile repeats can be broadcast to another layout as well: no element moves."""
+    if not tile.repeated or tile.partial:
         return False
-    taken = ir.RankedTensorType(producer.operands[0].type).shape
-    along = ir.DenseI64ArrayAttr(producer.attributes["broadcast_dimensions"])
-    kept = {dim for dim, size in zip(along, taken, strict=True) if size > 1}
-    return all(before == after or dim not in kept for dim, (before, after) in enumerate(zip(tile.dims, dims)))
+    pairs = enumerate(zip(tile.dims, dims, strict=True))
+    return all(before == after or dim in tile.repeated for dim, (before, after) in pairs)
 
 
 @dataclass
