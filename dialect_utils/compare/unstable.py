@@ -30,7 +30,9 @@ def nudged(inputs: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
       (True, [0, 1, 2])
     """
     generator = np.random.default_rng(seed)
-    return [each if each.dtype.kind in "biu" or "int" in each.dtype.name else _moved(each, generator) for each in inputs]
+    return [
+        each if each.dtype.kind in "biu" or "int" in each.dtype.name else _moved(each, generator) for each in inputs
+    ]
 
 
 def explains(own: Sequence[Difference], differences: Sequence[Difference]) -> bool:

@@ -297,7 +297,7 @@ class OpWriter:
         """Writes the broadcast of a tile once more, in another layout, in place of a chain."""
         first = present(producer_of(tile.value))
         self._mark(op, kind, chain, "", is_broadcast=True, is_needed=False)
-        along = first.attributes["broadcast_dimensions"]
+        along = ir.DenseI64ArrayAttr(first.attributes["broadcast_dimensions"])
         made = stablehlo.BroadcastInDimOp(tile_type(kind, dims, op), first.operands[0], along).result
         return Tile(made, dims, repeated=tile.repeated)
 
@@ -568,7 +568,9 @@ class OpWriter:
             return False
         if name == STANDS_IN and (original := self.found.original(op)) is not None and original.name != name:
             return False
-        new = self._create(op, name, [tile_type(result.type, dims, op)], [present(each).value for each in tiles], op.attributes)
+        new = self._create(
+            op, name, [tile_type(result.type, dims, op)], [present(each).value for each in tiles], op.attributes
+        )
         scope[result] = Tile(new.results[0], dims)
         return True
 

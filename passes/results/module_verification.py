@@ -7,7 +7,8 @@ to the operands that it had. See `dialect_utils.compare.instrumented`. If every 
 outputs depart by rounding alone, which a comparison, a rounding to integers or a cancellation has made large. Ops in
 loops and calls are not watched; if the search ends there, the module and the unsharded one run once more with floats of
 64 bits, in which rounding shrinks and a fault does not (`dialect_utils.compare.widened`). If that does not tell, and no
-op was found, the unsharded program says how far its outputs change by rounding alone (`dialect_utils.compare.unstable`).
+op was found, the unsharded program says how far its outputs change by rounding alone
+(`dialect_utils.compare.unstable`).
 """
 
 from __future__ import annotations
@@ -270,7 +271,7 @@ class _Verifier:
         return replace(verdict, status=ROUNDED, message=ROUNDED_TEXT, fault=None)
 
     def _if_unstable(self, verdict: Verdict, ran: Ran) -> Verdict:
-        """Returns ROUNDED for a module whose outputs are off by as much as rounding changes those of the unsharded one."""
+        """Returns ROUNDED for a module whose outputs are off as much as rounding changes those of the unsharded one."""
         own = self._own_changes
         if own is None or not explains(own, self._differences(ran)):
             return verdict

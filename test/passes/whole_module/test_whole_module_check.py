@@ -16,8 +16,8 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import report
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import BETTER, STRICT, TABLES_OF_POINTERS_BYTES
-from reshard.passes.whole_module.check_record import network_of
 from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module.check_record import network_of
 from reshard.passes.whole_module.module_cost import ModuleCriterion
 from reshard.passes.whole_module.site_groups import groups_of
 from reshard.passes.whole_module.whole_module_check import MOST_ATTEMPTS
