@@ -25,6 +25,7 @@ from ..emission.slice_starts import MOVES, SLICE
 from ..emission.tile_emission import Mark, write_exchange_into, write_program
 from ..hierarchy.explicit_collectives import OPS, NotPlannable, read_collective
 from ..hierarchy.faster_chains import InPlace, chain_in_place
+from ..ir.diagnostics import DiagnosedError
 from ..ir.fusing import ELEMENTWISE, is_elementwise_of_one
 from ..ir.loop_trips import known_trips_of
 from ..ir.ops import CONSTANTS, producer_of, terminator_of
@@ -279,9 +280,9 @@ class OpWriter:
     def _as_wanted(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, whole: str = "") -> Tile:
         if tile.dims == dims and not tile.partial:
             return tile
-        chain = self.changes.plan(op, tile, kind, dims)
         if is_broadcast_to(tile, dims):
-            return self._broadcast_again(op, tile, kind, dims, chain)
+            return self._broadcast_again(op, tile, kind, dims)
+        chain = self.changes.plan(op, tile, kind, dims)
         if not chain.steps:
             return Tile(tile.value, dims)
         held = self._could_be_held(op, tile)
@@ -293,10 +294,11 @@ class OpWriter:
         )
         return Tile(self._noted(made, tile.value), dims)
 
-    def _broadcast_again(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, chain: Plan) -> Tile:
+    def _broadcast_again(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims) -> Tile:
         """Writes the broadcast of a tile once more, in another layout, in place of a chain."""
         first = present(producer_of(tile.value))
-        self._mark(op, kind, chain, "", is_broadcast=True, is_needed=False)
+        with contextlib.suppress(DiagnosedError):  # it has a row if there is a chain, which nobody needs
+            self._mark(op, kind, self.changes.plan(op, tile, kind, dims), "", is_broadcast=True, is_needed=False)
         along = ir.DenseI64ArrayAttr(first.attributes["broadcast_dimensions"])
         made = stablehlo.BroadcastInDimOp(tile_type(kind, dims, op), first.operands[0], along).result
         return Tile(made, dims, repeated=tile.repeated)

@@ -99,12 +99,15 @@ def tile_bytes(kind: ir.Type, dims: Dims) -> float:
 
 
 def repeated_by(op: ir.Operation) -> tuple[int, ...]:
-    """Returns the dimensions that an op of the whole array repeats; none for another op than a broadcast_in_dim."""
+    """Returns the dimensions that an op of the whole array repeats; none for another op than a broadcast_in_dim.
+
+    A dimension of size 1 before and behind it is not repeated: it may be split, so that one device has the element.
+    """
     if op.name != "stablehlo.broadcast_in_dim":
         return ()
     taken, made = (ir.RankedTensorType(each.type) for each in (op.operands[0], op.results[0]))
     along = ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
-    kept = {dim for dim, size in zip(along, taken.shape, strict=True) if size > 1}
+    kept = {dim for dim, size in zip(along, taken.shape, strict=True) if size == made.shape[dim]}
     return tuple(dim for dim in range(made.rank) if dim not in kept)
 
 
