@@ -637,13 +637,14 @@ def _timed_run(executable, inputs: list, shardings: list) -> tuple[list[list], f
 def _gather(executable, types: list, shards: list[list], devices: list) -> list:
     """Returns each result as one global numpy array."""
     import jax
-    import numpy as np
     from jaxlib.mlir import ir
+
+    from ..platform.global_arrays import as_numpy
 
     shapes = [tuple(ir.RankedTensorType(result).shape) for result in types]
     shardings = [compat.array_sharding(s, devices) for s in compat.output_shardings(executable, len(types))]
     arrays = map(jax.make_array_from_single_device_arrays, shapes, shardings, shards)
-    return [np.asarray(array) for array in arrays]
+    return [as_numpy(array) for array in arrays]
 
 
 def seeded_inputs(types: list, seed: int) -> list:

@@ -44,6 +44,7 @@ from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.platform.global_arrays import as_numpy
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.passes.driver import registry
 from reshard.passes.driver.base import Session
@@ -316,7 +317,7 @@ def _check_values(subject: Subject, result, with_reference: bool, policy: str, o
     else:
         stock = subject.reference
     alike = []
-    for number, (mine, theirs) in enumerate(zip(map(np.asarray, ours), stock, strict=True)):
+    for number, (mine, theirs) in enumerate(zip(map(as_numpy, ours), stock, strict=True)):
         is_exact = program.exact[number]
         if not _difference(mine, theirs, is_exact):
             alike.append(number)

@@ -32,6 +32,7 @@ from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.ir.ops import manual_axes, ops_in
 from reshard.dialect_utils.partitioning import local_modules
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.platform.global_arrays import as_numpy
 from reshard.synthesis.network.topology import Topology
 
 SIZES = ((("x", 2), ("f", 2)), (("x", 2), ("f", 4)), (("f", 2), ("x", 4)), (("x", 3), ("f", 2)), (("f", 3), ("x", 4)))
@@ -149,7 +150,7 @@ def check(seed: int) -> dict:
         assert module.operation.verify()
         outcome["conversions"] = len(done.conversions)
         outcome["collectives"] = _collectives(module, len(program.mesh))
-        ours = [np.asarray(each) for each in lowered.compile()(*placed)]
+        ours = [as_numpy(each) for each in lowered.compile()(*placed)]
     except Exception:
         outcome["failures"].append(["crash", traceback.format_exc()])
         return outcome

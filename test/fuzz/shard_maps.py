@@ -33,6 +33,7 @@ from reshard.dialect_utils.hierarchy.explicit_collectives import OPS
 from reshard.dialect_utils.hierarchy.varying_axes import varying_axes
 from reshard.dialect_utils.ir.ops import name_of, ops_in
 from reshard.dialect_utils.platform.bindings import ir, sdy
+from reshard.dialect_utils.platform.global_arrays import as_numpy
 from reshard.dialect_utils.shardings.sdy_shardings import mesh_of, module_meshes
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
@@ -500,7 +501,7 @@ def _reduces_the_same(module: ir.Module) -> bool:
 
 
 def _outputs(lowered: jax.stages.Lowered, arguments: list[np.ndarray]) -> list[np.ndarray]:
-    return [np.asarray(each) for each in lowered.compile()(*arguments)]
+    return [as_numpy(each) for each in lowered.compile()(*arguments)]
 
 
 def _difference(mine: np.ndarray, theirs: np.ndarray) -> str:
