@@ -139,7 +139,6 @@ def convert(
     if not module_meshes(module):
         return Written()
     how = How(platform, planning, compares_products, release_bytes, hold_bytes, keeps_sums)
-    analyses = Analyses() if analyses is None else analyses
     simplify_scatters(module)
     try:
         return _convert(module, stay, how, first, analyses)
@@ -154,11 +153,11 @@ def convert(
 
 
 def _convert(
-    module: ir.Module, stay: str, how: How, first: int, analyses: Analyses, without: Set[Carried] = frozenset()
+    module: ir.Module, stay: str, how: How, first: int, analyses: Analyses | None, without: Set[Carried] = frozenset()
 ) -> Written:
     """Converts the functions; `without` are sums of loops that are not to be held."""
     hold_bytes = 0.0 if stay == LOOPS_TOO else how.hold_bytes
-    analysis, held = analyses.of(module, hold_bytes, without)
+    analysis, held = (analyses.of if analyses else _analysed)(module, hold_bytes, without)
     own = replace(how, hold_bytes=hold_bytes - sum(held.values()))
     functions = [_Function(each, analysis, stay) for each in public_functions(analysis.originals)]
     written = [each for each in functions if each.is_to_be_converted()]
