@@ -25,5 +25,5 @@ def as_numpy(array: jax.Array) -> np.ndarray:
 
 
 def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
-    bits = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other)]
-    return np.array_equal(*bits)
+    bits, others = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other))
+    return np.array_equal(bits, others)
