@@ -59,7 +59,7 @@ def use_portable_locations() -> None:
 def _list(flags: argparse.Namespace) -> int:
     from reshard.synthesis.common.text_table import markdown_head, markdown_line
 
-    programs = _named(flags.names)
+    programs = named(flags.names)
     print(markdown_head(("name", "source", "sites", "devices", "mesh", "summary")))
     skipped = []
     for each in programs:
@@ -76,7 +76,7 @@ def _list(flags: argparse.Namespace) -> int:
 
 
 def _lower(flags: argparse.Namespace) -> int:
-    (program,) = _named([flags.name])
+    (program,) = named([flags.name])
     if program.missing:
         raise ValueError(_skipped(program))
     if flags.size not in program.sizes:
@@ -97,7 +97,7 @@ def sites_of(text: str) -> int:
         return session.handed_on.findings.sites
 
 
-def _named(names: list[str]) -> tuple[Program, ...]:
+def named(names: list[str]) -> tuple[Program, ...]:
     """Returns the programs of these names, all without names. Raises: ValueError if there is none of a name."""
     from benchmarks.programs.catalogue import every_program
 

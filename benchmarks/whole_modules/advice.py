@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.progress import replace_line
-from reshard.synthesis.common.text_table import markdown_table
+from benchmarks.harness.tables import show
 
 _PROGRAMS = "mixed_gpt,llama_train_step,moe_layer,fft_pencil,haiku_two_tower,vision_transformer"
 _TOLERANCE = 0.1
@@ -32,7 +32,7 @@ _HEADINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What stock XLA makes of a module: seconds by the model, received bytes per device."""
+    """What stock XLA makes of a module: seconds of a step by the model, received bytes per device."""
 
     seconds: float
     received: int
@@ -81,11 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         rows = [_advised(name, Path(folder), options) for name in options.programs]
-    replace_line("")
-    text = markdown_table(_HEADINGS, [row.cells() for row in rows], "ll" + "r" * 9)
-    print(text)
-    if options.out:
-        options.out.write_text(f"{text}\n")
+    show(_HEADINGS, [row.cells() for row in rows], "ll" + "r" * 9, options.out)
     return int(any(row.is_wrong for row in rows))
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.harness.progress import replace_line
+from benchmarks.harness.tables import show
 from benchmarks.programs.__main__ import use_devices
 from reshard.compiling.automatic import choose
 from reshard.dialect_utils.platform import compat
@@ -35,7 +36,6 @@ from reshard.passes.layouts.choosing import Candidate
 from reshard.passes.sites.network import SiteNetwork, option_text
 from reshard.synthesis.assignment.tactics import parse
 from reshard.synthesis.common.numbers import mebibytes
-from reshard.synthesis.common.text_table import markdown_table
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.programs import traffic
 
@@ -104,12 +104,9 @@ def main(arguments: list[str] | None = None) -> int:
             replace_line(plan.name)
             rows += (three := measured(plan, options.size, network, options.limit, options.target))
             is_well &= all(is_as_good(each, three[0]) for each in three[1:])
-    replace_line("")
     headings = (*_HEADINGS, *(_OF_TARGET if options.target else ()))
-    text = markdown_table(headings, [_cells(row)[: len(headings)] for row in rows], "lllrlrlrrrrr"[: len(headings)])
-    print(text)
-    if options.out:
-        options.out.write_text(f"{text}\n")
+    count = len(headings)
+    show(headings, [_cells(row)[:count] for row in rows], "lllrlrlrrrrr"[:count], options.out)
     return int(not is_well)
 
 

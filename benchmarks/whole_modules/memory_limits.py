@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.progress import replace_line
+from benchmarks.harness.tables import show
 from benchmarks.programs.__main__ import use_devices
 from benchmarks.whole_modules.automatic import values_of
 from reshard.compiling.automatic import choose
@@ -28,7 +29,6 @@ from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.passes.sites.network import SiteNetwork, option_text
 from reshard.synthesis.common.numbers import mebibytes
-from reshard.synthesis.common.text_table import markdown_table
 from reshard.synthesis.layouts.mesh import Mesh
 
 _SHARES = "1,0.9,0.8,0.7,0.6,0.5,0.4,0.3"
@@ -68,11 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     rows = [row for name in options.programs for row in _swept(name, options)]
-    replace_line("")
-    text = markdown_table(_HEADINGS, list(_cells(rows)), "l" + "r" * 8 + "l")
-    print(text)
-    if options.out:
-        options.out.write_text(f"{text}\n")
+    show(_HEADINGS, list(_cells(rows)), "l" + "r" * 8 + "l", options.out)
     return int(any(_is_wrong(rows, row) for row in rows))
 
 

@@ -16,9 +16,11 @@ import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.harness.progress import replace_line
-from benchmarks.programs.__main__ import use_devices
+from benchmarks.harness.tables import show
+from benchmarks.programs.__main__ import named, use_devices
 from reshard.compiling.optimizing import optimized_module
 from reshard.configuration.settings import resolved
 from reshard.dialect_utils.platform import compat
@@ -26,7 +28,9 @@ from reshard.dialect_utils.xla.child import Compiled, comparable_estimates, shar
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.sites.network import SiteNetwork, of_target
 from reshard.synthesis.common.numbers import mebibytes
-from reshard.synthesis.common.text_table import markdown_table
+
+if TYPE_CHECKING:
+    from benchmarks.programs.program import Program
 
 _SLOWER = 1.02
 _PROGRAMS = (
@@ -85,22 +89,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     use_devices(options.target.devices)
+    try:
+        programs = named(options.programs)
+    except ValueError as unknown:
+        parser.error(str(unknown))
     rows = []
-    for name in options.programs:
-        replace_line(name)
-        rows.append(_measured(name, options.target, options.size))
-    replace_line("")
-    text = markdown_table(_HEADINGS, [row.cells() for row in rows], "l" + "r" * 13)
-    print(text)
-    if options.out:
-        options.out.write_text(f"{text}\n")
+    for program in programs:
+        replace_line(program.name)
+        rows.append(_measured(program, options.target, options.size))
+    show(_HEADINGS, [row.cells() for row in rows], "l" + "r" * 13, options.out)
     return int(any(row.is_slower for row in rows))
 
 
-def _measured(name: str, target: Target, size: str) -> Row:
-    from benchmarks.programs.catalogue import every_program
-
-    program = next(each for each in every_program() if each.name == name)
+def _measured(program: Program, target: Target, size: str) -> Row:
+    name = program.name
     content = compat.bytecode(program.lower(size).compiler_ir("stablehlo"))
     network = SiteNetwork(of_target(target))
     found = optimized_module(content, resolved({"topology": network.topology}, {}), name, is_from_jax=False)

@@ -91,18 +91,18 @@ class Analyses:
     """The analyses of modules that are converted several times, each time from a fresh copy, in another form."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple, tuple[Analysis, Mapping[Carried, float]]] = {}
+        self._known: dict[bytes, Analysis] = {}
 
     def of(
         self, module: ir.Module, hold_bytes: float, without: Set[Carried]
     ) -> tuple[Analysis, Mapping[Carried, float]]:
-        """Returns the analysis of a module whose arguments and results divide into their shards, and the bytes, some at
-        most, that are held for sums."""
-        key = compat.bytecode(module), hold_bytes, frozenset(without)
-        if key not in self._known or self._known[key][0].explicit.context != module.context:
-            self._known[key] = _analysed(module, hold_bytes, without)
-        analysis, held = self._known[key]
-        return replace(analysis, originals=ops_in(module.operation)), held
+        """Returns what `_analysed` does. An analysis that holds sums is made anew: no two forms hold as many bytes."""
+        if hold_bytes:
+            return _analysed(module, hold_bytes, without)
+        content = compat.bytecode(module)
+        if content not in self._known or self._known[content].explicit.context != module.context:
+            self._known[content] = _analysed(module, hold_bytes, without)[0]
+        return replace(self._known[content], originals=ops_in(module.operation)), {}
 
 
 def convert(
@@ -183,6 +183,8 @@ def _convert(
 
 
 def _analysed(module: ir.Module, hold_bytes: float, without: Set[Carried]) -> tuple[Analysis, Mapping[Carried, float]]:
+    """Returns the analysis of a module whose arguments and results divide into their shards, and the bytes, some at
+    most, that are held for sums."""
     analysis, held = before_propagation(prepare(*tagged_clone(module))), {}
     if hold_bytes:
         holding = propagate_holding(analysis.explicit, hold_bytes, without)

@@ -53,6 +53,15 @@ def test_a_loop_that_enlarges_rounding_is_wrong_only_if_small_inputs_say_so(gain
     assert found.ours.difference.fraction > 10 * found.ours.difference.limit
 
 
+def whole_and_split(text: str, gain: str) -> list[ir.Module]:
+    """Returns a program with whole rows, and with rows that are split and a gain, which should be 1."""
+    texts = [text.replace("COLUMNS", columns).replace("GAIN", by) for columns, by in (("", "1.0"), ('"x"', gain))]
+    modules = [ir.Module.parse(each) for each in texts]
+    for each in modules:
+        number_ops(each)
+    return modules
+
+
 # The sum of what is left of rows behind their mean: nothing but rounding, as the gradient of a bias of keys.
 CANCELLING = """sdy.mesh @mesh = <["x"=4]>
 func.func public @main(%x: tensor<64x4096xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {COLUMNS}]>})
@@ -75,11 +84,7 @@ func.func public @main(%x: tensor<64x4096xf32> {sdy.sharding = #sdy.sharding<@me
 @pytest.mark.parametrize(("gain", "is_right"), [("1.0", True), ("1.01", False)])
 def test_a_sum_whose_terms_cancel_is_wrong_only_by_more_than_its_terms_round(gain, is_right):
     with make_context() as context, ir.Location.unknown(context):
-        texts = (CANCELLING.replace("COLUMNS", "").replace("GAIN", "1.0"),)
-        texts += (CANCELLING.replace("COLUMNS", '"x"').replace("GAIN", gain),)
-        modules = [ir.Module.parse(text) for text in texts]
-        for each in modules:
-            number_ops(each)
+        modules = whole_and_split(CANCELLING, gain)
         found = verify(*modules, 4, shared_child())
     assert found.stock.is_right and found.ours.is_right == is_right, found
     assert found.ours.difference.fraction > 0.01  # in units of the output, which is rounding alone
@@ -109,11 +114,7 @@ func.func public @main(%x: tensor<64x4096xf32> {sdy.sharding = #sdy.sharding<@me
 @pytest.mark.parametrize(("gain", "status"), [("1.0", ROUNDED), ("1.01", WRONG)])
 def test_outputs_that_rounding_alone_changes_as_much_are_right_unless_another_one_is_wrong(gain, status):
     with make_context() as context, ir.Location.unknown(context):
-        texts = (SIGNS.replace("COLUMNS", "").replace("GAIN", "1.0"),)
-        texts += (SIGNS.replace("COLUMNS", '"x"').replace("GAIN", gain),)
-        whole, written = (ir.Module.parse(text) for text in texts)
-        for each in (whole, written):
-            number_ops(each)
+        whole, written = whole_and_split(SIGNS, gain)
         Pipeline.parse("convert-to-local").run(written, Session())  # ops are not watched inside of it
         found = verify(whole, written, 4, shared_child())
     assert found.ours.status == status, found
