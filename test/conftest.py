@@ -38,8 +38,7 @@ if (
 
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
 _ONE_DRAW_IN = {"quick": 4, "slow": 24}  # by tier
-for _name, _count in (("quick", 30), ("some", 50)):  # of tests that do not say how many; otherwise 100
-    hypothesis.settings.register_profile(_name, max_examples=_count, deadline=None)
+hypothesis.settings.register_profile("some", max_examples=30, deadline=None)  # of tests that do not say how many
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
 _TIERS = {**{tier: {tier} for tier in _ALONE}, "all": {"quick", "slow", *_COMPILERS}}
 
@@ -51,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--every-draw"):
-        hypothesis.settings.load_profile("quick" if config.getoption("--tier") == "quick" else "some")
+        hypothesis.settings.load_profile("some")
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
     config.addinivalue_line("markers", "mostly_slow: each third of its cases is quick, the others are slow")
     config.addinivalue_line("markers", "draws: its cases are random and many; some are enough for most purposes")

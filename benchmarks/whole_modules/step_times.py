@@ -205,7 +205,7 @@ def _measure(options: argparse.Namespace) -> int:
         for what, as_set, seen in testbed.check():
             print(f"link {what}: {as_set:.0f} Mbit/s as set, {seen:.0f} Mbit/s of payload as measured")
         preset = f"cpu:{DEVICES}" if options.on == SHARED else None
-        topology = Topology.parse(str(options.topology or preset or _calibrated(options, testbed)))
+        topology = Topology.parse(str(options.topology or preset or calibrated_file(options, testbed)))
         steps, problems = [], []
         for name in shown(options.programs, f"{options.on}: programs"):
             try:
@@ -225,7 +225,7 @@ def _testbed(on: str) -> Testbed | Unshaped:
     return stand_ins[on]() if on in stand_ins else Testbed(NETWORKS[on])
 
 
-def _calibrated(options: argparse.Namespace, testbed) -> Path:
+def calibrated_file(options: argparse.Namespace, testbed) -> Path:
     """Returns the file of the topology of a network, with the rate of local work; it is measured once."""
     path = options.state / f"{options.on}.toml"
     if not path.exists():
@@ -238,11 +238,11 @@ def _calibrated(options: argparse.Namespace, testbed) -> Path:
 
 def _flops_per_s(testbed) -> float:
     """Returns the rate of one device in matrix products while all multiply; the slowest process counts."""
-    outputs = _run_on(testbed, "multiply")
+    outputs = run_on(testbed, "multiply")
     return min(float(line.split()[1]) for each in outputs for line in each.splitlines() if line.startswith("flops"))
 
 
-def _run_on(testbed, what: str) -> list[str]:
+def run_on(testbed, what: str) -> list[str]:
     """Returns what the worker prints in each process of a network. Raises: Failed."""
     processes = testbed.network.processes
     ends = str(processes), f"{testbed.address(0)}:{testbed.free_port() if isinstance(testbed, Unshaped) else PORT}"
@@ -371,7 +371,7 @@ def _found(job: dict, name: str, testbed, size: str, folder: Path) -> list:
     inputs, path = folder / "inputs.pickle", folder / "job.json"
     inputs.write_bytes(pickle.dumps(_inputs(name, size)))
     path.write_text(json.dumps({**job, "inputs": str(inputs)}))
-    outputs = _run_on(testbed, str(path))
+    outputs = run_on(testbed, str(path))
     return [json.loads(line[4:]) for each in outputs for line in each.splitlines() if line.startswith("job ")]
 
 

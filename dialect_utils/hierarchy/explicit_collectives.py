@@ -31,7 +31,7 @@ from .varying_axes import VaryingAxes, varying_axes
 OPS = frozenset(f"stablehlo.{kind}" for kind in KINDS)
 PARTLY_MANUAL = "XLA partitions the tiles of the manual computation around it"  # until that is written per device
 _MANUAL = "sdy.manual_computation"
-_ROUNDING = frozenset({"sum", "prod"})
+ROUNDING = frozenset({"sum", "prod"})
 _DIM = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension", "all_to_all": "split_dimension"}
 
 
@@ -70,7 +70,7 @@ class ExplicitCollective:
         """Returns whether its result depends on the order in which it reduces."""
         element = ir.RankedTensorType(self.tile_type).element_type
         return (
-            self.in_groups.kind in REDUCING and self.reduction in _ROUNDING and not isinstance(element, ir.IntegerType)
+            self.in_groups.kind in REDUCING and self.reduction in ROUNDING and not isinstance(element, ir.IntegerType)
         )
 
     def replace(self, plan: Plan, mark: Mark) -> None:
@@ -93,21 +93,40 @@ def explicit_collectives(root: ir.Operation) -> Iterator[tuple[ir.Operation, Exp
 
     Or the reason why no plan can take its place.
     """
-    ops = ops_in(root)
     meshes, functions = module_meshes(root), {symbol(each): each for each in functions_of(root)}
-    callers = _Callers(ops)
     known: dict[ir.Operation, VaryingAxes] = {}
-    for op in ops:
-        if op.name not in OPS:
-            continue
+    for op, island, mesh in _in_islands(root, OPS, meshes):
         try:
-            island = callers.island_of(op)
-            mesh = _mesh_of(island, meshes)
+            if isinstance(mesh, NotPlannable):
+                raise mesh
             if island not in known:
                 known[island] = varying_axes(island, mesh, functions, meshes)
             yield op, _read(op, known[island])
         except NotPlannable as reason:
             yield op, reason
+
+
+def in_islands(root: ir.Operation, names: Collection[str]) -> Iterator[tuple[ir.Operation, Mesh | NotPlannable]]:
+    """Yields the ops of a module that have one of some names, in walk order, each with the mesh of the manual
+    computation in which it runs on tiles; or the reason why there is none."""
+    for op, _, mesh in _in_islands(root, names, module_meshes(root)):
+        yield op, mesh
+
+
+def _in_islands(
+    root: ir.Operation, names: Collection[str], meshes: dict[str, Mesh]
+) -> Iterator[tuple[ir.Operation, ir.Operation, Mesh | NotPlannable]]:
+    """Yields ops as `in_islands` does, with the manual computation; without one, the op itself is in its place."""
+    ops = ops_in(root)
+    callers = _Callers(ops)
+    for op in ops:
+        if op.name in names:
+            island = op
+            try:
+                island = callers.island_of(op)
+                yield op, island, _mesh_of(island, meshes)
+            except NotPlannable as reason:
+                yield op, island, reason
 
 
 class _Callers:

@@ -28,13 +28,14 @@ PASSES = {
     "synthesize-collectives": "reshard.passes.synthesize_collectives:SynthesizeCollectivesPass",
     "strip-findings": "reshard.passes.strip_findings:StripFindingsPass",
     "convert-to-local": "reshard.passes.convert_to_local:ConvertToLocalPass",
+    "join-collectives": "reshard.passes.join_collectives:JoinCollectivesPass",
     "overlap-collectives": "reshard.passes.overlap_collectives:OverlapCollectivesPass",
 }
 
 # A pipeline's name may stand wherever a pass may.
 PIPELINES = {
     "reshard": "import-gspmd,find-mismatches,plan-sites,decompose-collectives,synthesize-collectives,strip-findings",
-    "reshard-local": "import-gspmd,convert-to-local",
+    "reshard-local": "import-gspmd,convert-to-local,join-collectives",
 }
 
 DEFAULT_PIPELINE = "reshard"

@@ -13,6 +13,7 @@ held in memory, and converted or reduced once. If none will do, there is one in 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.convert_to_local import AS_FOUND, LEAST_TIME, ConvertToLocalPass
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.join_collectives import JoinCollectivesPass
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.synthesize_collectives import SynthesizeCollectivesPass
 from reshard.passes.whole_module.pipelined import keeps_sums, overlapping
@@ -136,7 +138,9 @@ def _converting(rewriting: Pipeline, form: str) -> Pipeline:
         stay,
         keep_sums=keeps_sums(rewriting),
     )
-    return Pipeline(tuple(own if each is writer else each for each in rewriting.elements))
+    joining = JoinCollectivesPass(writer.platform, writer.topology, keep_sums=own.keep_sums)
+    elements = ((own, joining) if each is writer else (each,) for each in rewriting.elements)
+    return Pipeline(tuple(itertools.chain(*elements)))
 
 
 def can_take_over(pipeline: Pipeline) -> bool:

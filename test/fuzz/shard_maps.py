@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random programs in `jax.shard_map`, whose collectives are decomposed for random networks, against stock XLA.
+"""Random programs in `jax.shard_map`, whose collectives are decomposed for random networks, and joined, against stock
+XLA.
 
 As a script, this file is the worker of `test_shard_maps.py`: it checks seeds, and prints one JSON object for each, and
 others that name the seed before its programs run, since they may hang or abort.
@@ -48,7 +49,7 @@ DTYPES = ("int32", "uint8", "float32", "bfloat16", "complex64", "int32", "float3
 DIMS = (1, 2, 3, 4, 6, 8, 12)
 _MOST_ELEMENTS = 1024  # of a tile
 NAMES = ("x", "y", "z")
-PASS = "decompose-collectives"
+PASS, JOINING = "decompose-collectives", "join-collectives"
 # A maximum of NaN is NaN in the forms for gloo; XLA's collectives on CPU devices lose it.
 _PLATFORMS = tuple(each for each in PLATFORMS if FORMS[each].has_reduce_scatter)
 
@@ -177,7 +178,8 @@ def random_program(seed: int) -> Program:
         rng.random() < 0.15,
     )
     writer = Writer(rng, mesh)
-    program.body = writer.steps(rng.randint(2, 7), frozenset(mesh))
+    steps, bundle = writer.steps(rng.randint(2, 7), frozenset(mesh)), Writer(random.Random(f"{seed}"), mesh).bundle()
+    program.body = lambda given: [*steps(given), *bundle(given)]
     program.words = writer.words
     return program
 
@@ -210,6 +212,22 @@ class Writer:
                 if made is not None and made.size <= _MOST_ELEMENTS:
                     tiles = [*tiles, made]
             return tiles
+
+        return run
+
+    def bundle(self) -> Callable[[list], list]:
+        """Returns a function that makes tiles by collectives of one or two kinds, which need nothing of each other."""
+        everywhere = frozenset(self.mesh)
+        kinds = self.rng.sample(
+            ("psum", "extreme", "scatter", "gather", "all_to_all", "permute"), self.rng.randint(1, 2)
+        )
+        made = [getattr(self, f"_{kind}")(self.axes(everywhere), everywhere, 0) for kind in kinds]
+        ways = [self._local((), everywhere, 0) for _ in range(3)]
+
+        def run(tiles: list) -> list:
+            taken = [each for tile in tiles for each in (tile, *(way(tile) for way in ways))]
+            found = [step(tile) for tile in taken for step in made]
+            return [each for each in found if each is not None and each.size <= _MOST_ELEMENTS]
 
         return run
 
@@ -435,7 +453,16 @@ def check(seed: int, say: Callable[[dict], None] = lambda row: None) -> dict:
     """Returns what happened with the program of a seed: counts, and `failures` as (kind, text)."""
     program = random_program(seed)
     network = random_network(random.Random(-seed - 1), program.size)
-    outcome = {"seed": seed, "failures": [], "invalid": "", "decomposed": 0, "kept": 0, "left": 0, "again": 0}
+    outcome = {
+        "seed": seed,
+        "failures": [],
+        "invalid": "",
+        "decomposed": 0,
+        "kept": 0,
+        "left": 0,
+        "again": 0,
+        "joined": 0,
+    }
     arguments = program.arguments(seed)
     try:
         lowered = _lowered(program, arguments)
@@ -452,10 +479,11 @@ def check(seed: int, say: Callable[[dict], None] = lambda row: None) -> dict:
         outcome["again"] = 0 if has_same else _run_pass(module, network, {}, options)
         if not outcome["again"] and not has_same and str(module) != again:
             outcome["failures"].append(["again", "the second run changes the module, and does not say so"])
+        outcome["joined"] = _join(module, network)
     except Exception:
         outcome["failures"].append(["crash", traceback.format_exc()])
         return outcome
-    if not is_changed:
+    if not is_changed and not outcome["joined"]:
         return outcome
     say({"seed": seed, "runs": True})
     stock = _outputs(_lowered(program, arguments), arguments)
@@ -483,6 +511,14 @@ def _run_pass(module: ir.Module, network: Topology, outcome: dict, options: dict
     ]
     outcome["reasons"] = reasons
     return outcome["decomposed"]
+
+
+def _join(module: ir.Module, network: Topology) -> int:
+    """Joins all collectives that can be one; returns how many are part of another one then."""
+    session = Session()
+    Pipeline.parse(JOINING).with_options({"topology": option_text(network), "policy": "always"}).run(module, session)
+    assert module.operation.verify()
+    return session.results.statistics[JOINING, "joined"]
 
 
 def _reduces_the_same(module: ir.Module) -> bool:

@@ -389,7 +389,7 @@ def test_the_pipeline_that_takes_over_plans_on_the_same_network():
         "builtin.module(import-gspmd,find-mismatches,plan-sites{topology=v5e:2x4 memory-limit=1000000},"
         "decompose-collectives{platform=tpu topology=v5e:2x4 memory-limit=1000000},"
         "convert-to-local{platform=tpu topology=v5e:2x4 memory-limit=1000000 objective=bytes stay=unknown},"
-        "strip-findings)"
+        "join-collectives{platform=tpu topology=v5e:2x4},strip-findings)"
     )
     planning, rewriting = cut_at_sites(pipeline)
     assert [each.name for each in (*planning.passes, *rewriting.passes)] == [each.name for each in pipeline.passes]

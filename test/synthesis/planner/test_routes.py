@@ -140,7 +140,7 @@ class TestLaws:
 
 @pytest.mark.slow
 @given(problems() | problems(with_sums=True, kinds=("one mesh", "two meshes")), st.sampled_from(["bytes", "time"]))
-@settings(max_examples=2500, deadline=None)
+@settings(max_examples=1200, deadline=None)
 def test_thousands_of_pairs_of_placements(problem, objective):
     checked(*problem, objective=objective)
 
