@@ -21,7 +21,7 @@ from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..analysis.module_analysis import Analysis
 from ..conversions.unneeded import Ends
-from ..emission.slice_starts import MOVES, SLICE
+from ..emission.slice_starts import MOVES, SLICE, put_in_range, put_inner_in_range
 from ..emission.tile_emission import Mark, write_exchange_into, write_program
 from ..hierarchy.explicit_collectives import OPS, NotPlannable, read_collective
 from ..hierarchy.faster_chains import InPlace, chain_in_place
@@ -35,7 +35,7 @@ from ..platform.typed import present
 from ..preparation.chlo_stand_ins import STANDS_IN
 from ..preparation.serials import own_location, serial_of
 from ..tile_rules import local_rules
-from ..tile_rules.indexed_rules import is_indexed, put_in_range
+from ..tile_rules.indexed_rules import is_indexed
 from ..tile_rules.local_rules import Axes, Dims, Rule, Site
 from ..tile_rules.moved_rules import Part, joined, joined_along, kept_split, takes_part, write_joined
 from ..tile_rules.partial_sums import (
@@ -508,6 +508,7 @@ class OpWriter:
         block = copy.regions[0].blocks[0]
         for argument, tile in zip(block.arguments, tiles, strict=True):
             argument.replace_all_uses_with(tile)
+        put_inner_in_range(copy)
         *ops, terminator = [each.operation for each in block.operations]
         for each in ops:
             each.move_before(copy)
@@ -555,6 +556,8 @@ class OpWriter:
         if is_late:
             operands[-1] = neutral_element(init.type, rule.reduction)
         new = self.on_tiles(op, meant, rule, operands, rule.sizes)
+        if new.name == SLICE and self.around.manual.axes:
+            put_inner_in_range(new)
         self._bind(op, new, rule.results, scope, rule)
         if is_late:
             self._add_init(op, init, rule.reduction, scope)
@@ -585,6 +588,7 @@ class OpWriter:
         array = ir.RankedTensorType.get(chain.request.shape, ir.RankedTensorType(operands[0].type).element_type)
         how = {"is_collective": True, "runs": self.around.runs}
         self.conversions.append(Conversion(number, op.name, own_location(op), array, chain, "", **how))
+        put_in_range(operands[0])
         made = self._noted(found.collective.write(chain, operands[0], self._last_mark(op)), operands[0])
         scope[op.results[0]] = Tile(made, rule.results[0])
         return True

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from ..emission.slice_starts import MOVES, SLICE, clamp_starts, clamped, wide_enough
+from ..emission.slice_starts import clamped, wide_enough
 from ..ir.fusing import may_be_fused
 from ..ir.ops import producer_of
 from ..ir.reductions import is_splittable, reduction_of
@@ -241,19 +241,6 @@ def _dynamic_slice(site: Site) -> Iterator[Rule]:
     write = functools.partial(_write_dynamic_slice, site, owned, sizes)
     indices = ((),) * (len(site.operands) - 1)
     yield Rule((operand, *indices), (result,), tuple(sorted(used)), _reduction(site), write=write)
-
-
-def put_in_range(tile: ir.Value) -> None:
-    """Makes the dynamic slice that a tile comes from, if any, take starts that are in range.
-
-    For a tile that is sliced next, by the program or for the device's own part. XLA makes one slice of two and adds the
-    starts as they are, so a start that the first slice would have clamped becomes another one.
-    """
-    op = producer_of(tile)
-    while op is not None and op.name in MOVES:
-        op = producer_of(op.operands[0])
-    if op is not None and op.name == SLICE:
-        clamp_starts(op)
 
 
 def _write_dynamic_slice(
