@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ..platform.bindings import ir
@@ -27,6 +29,8 @@ _FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|[/\\]jax[/\\]_src[/\\]|^<frozen "
 )
+_FOLDERS = ("dialect_utils", "passes", "reshard", "synthesis", "tools")  # of a checkout, beside programs
+_OURS = tuple(str(Path(__file__).resolve().parents[2] / each) + os.sep for each in _FOLDERS)
 _ESCAPED_BYTE = re.compile(r"\\([0-9A-Fa-f]{2})")
 _FILE_LINE_COL = getattr(ir, "FileLineColLoc", None)  # old bindings have one class for all kinds of locations
 # MLIR appends the whole operation to every error at an op; the location says as much in one line.
@@ -156,8 +160,8 @@ def place_in(text: str) -> Place | None:
 
 
 def is_in_library(file: str) -> bool:
-    """Returns whether a file belongs to an installed package or to Python, rather than to the user's program."""
-    return _LIBRARY.search(file) is not None
+    """Returns whether a file belongs to an installed package, to reshard or to Python, not to the user's program."""
+    return _LIBRARY.search(file) is not None or file.startswith(_OURS)
 
 
 def _place(found: re.Match) -> Place:

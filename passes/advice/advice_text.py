@@ -31,7 +31,7 @@ def as_text(advice: Advice) -> str:
     if advice.refused is not None and advice.stock is not None:
         share = _share(advice.refused.time.seconds, advice)
         limit = "" if advice.refused_limit is None else f"; --memory-limit {advice.refused_limit} allows it"
-        parts.append(f"faster, but not advised: {share} of the time as it came, with {advice.refused.title}{limit}")
+        parts.append(f"faster, but not advised: {share} of the time as it came; {advice.refused.title}{limit}")
     tried = [f"{counted(advice.lines, 'annotation')} (a line with one sharding)"]
     if advice.arguments:
         tried.append(f"{counted(advice.arguments, 'group')} of arguments")

@@ -7,12 +7,15 @@ condition. Many ops that meet one are right. So a suspect is a reason to look at
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from reshard.dialect_utils.analysis.miscompilations import OPS, AtOp, has_later_layouts, miscompilation_of
 from reshard.dialect_utils.analysis.module_analysis import analyse
 from reshard.dialect_utils.emission.shared_windows import WINDOWED, are_confused
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+from reshard.dialect_utils.ir.functions import CALL
 from reshard.dialect_utils.ir.index_ranges import Ranges
-from reshard.dialect_utils.ir.ops import ops_in
+from reshard.dialect_utils.ir.ops import CONSTRAINTS, ops_in
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.sites.op_layouts import OpLayouts
 
@@ -24,8 +27,7 @@ def may_be_wrong(module: ir.Module) -> bool:
     """
     ops = ops_in(module.operation)
     asked = {op for op in ops if op.name in OPS}
-    windowed = {op for op in ops if op.name in WINDOWED}
-    if windowed and are_confused(module, {op.operands[0] for op in windowed}):
+    if any(op.name in WINDOWED for op in ops) and are_confused(module, _windowed_values(ops)):
         return True
     if not asked:
         return False
@@ -35,6 +37,14 @@ def may_be_wrong(module: ir.Module) -> bool:
         return False
     ranges = Ranges()
     return any(_is_suspect(op, layouts, ranges) for op in layouts.index)
+
+
+def _windowed_values(ops: Iterable[ir.Operation]) -> set[ir.Value]:
+    """Returns the values that may have windows on them: directly, in a function that is called, or behind a constraint.
+
+    JAX calls functions for most ops with windows, such as cumsum and pad."""
+    found = {op.operands[0] for op in ops if op.name in WINDOWED or op.name in CONSTRAINTS}
+    return found.union(*(op.operands for op in ops if op.name == CALL))
 
 
 def _is_suspect(op: ir.Operation, layouts: OpLayouts, ranges: Ranges) -> bool:

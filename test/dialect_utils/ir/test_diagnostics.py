@@ -43,6 +43,12 @@ def test_place_of_a_location_is_in_the_users_program(location, expected):
     assert place_of(module.operation) == expected
 
 
+def test_a_checkout_of_reshard_is_no_users_program_but_what_lies_beside_it_is():
+    seam = diagnostics.__file__.replace("diagnostics", "jax_seam")
+    location = f'callsite("{seam}":2:1 at "{seam.partition("dialect_utils")[0]}examples/mine.py":7:2)'
+    assert place_of(ir.Module.parse(f"module {{}} loc({location})").operation).file.endswith("examples/mine.py")
+
+
 def test_place_in_takes_the_first_file_of_a_text():
     assert place_in('loc("a\\20b.py":3:4)') == Place("a b.py", 3, 4)
     assert place_in("loc(unknown)") is None

@@ -135,3 +135,42 @@ func.func @main(%a: tensor<64x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}
 )
 def test_an_update_whose_result_is_split_behind_it_is_lost_like_one_of_a_split_array(start, split, suspect):
     assert is_suspect(UPDATE.format(start=start, split=split)) == suspect
+
+
+CALLED = """
+sdy.mesh @mesh = <["x"=8]>
+func.func private @up(%v: tensor<64xf32>) -> tensor<64xf32> {{
+  %none = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = "stablehlo.reduce_window"(%v, %none) <{{padding = dense<[[63, 0]]> : tensor<1x2xi64>,
+      window_dimensions = array<i64: 64>}}> ({{
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %1 = stablehlo.add %p, %q : tensor<f32>
+    stablehlo.return %1 : tensor<f32>
+  }}) : (tensor<64xf32>, tensor<f32>) -> tensor<64xf32>
+  return %0 : tensor<64xf32>
+}}
+func.func private @most(%v: tensor<64xf32>) -> tensor<64xf32> {{
+  %none = stablehlo.constant dense<{filling}> : tensor<f32>
+  %0 = "stablehlo.reduce_window"(%v, %none) <{{padding = dense<[[63, 0]]> : tensor<1x2xi64>,
+      window_dimensions = array<i64: 64>}}> ({{
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %1 = stablehlo.maximum %p, %q : tensor<f32>
+    stablehlo.return %1 : tensor<f32>
+  }}) : (tensor<64xf32>, tensor<f32>) -> tensor<64xf32>
+  return %0 : tensor<64xf32>
+}}
+func.func @main(%a: tensor<64xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}]>}})
+    -> (tensor<64xf32>, tensor<64xf32>) {{
+  %0 = call @up(%a) : (tensor<64xf32>) -> tensor<64xf32>
+  %1 = call @most({taken}) : (tensor<64xf32>) -> tensor<64xf32>
+  return %0, %1 : tensor<64xf32>, tensor<64xf32>
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("filling", "taken", "suspect"), [("0xFF800000", "%a", True), ("0.0", "%a", False), ("0xFF800000", "%0", False)]
+)
+def test_functions_with_windows_on_one_value_are_confused(filling, taken, suspect):
+    """JAX calls a function for each `cumsum`, `cummax` and `pad`."""
+    assert is_suspect(CALLED.format(filling=filling, taken=taken)) == suspect
