@@ -149,7 +149,9 @@ def _copying_s(collective: Collective, topology: Topology) -> float:
 def _is_small(member: _Member, mesh: Mesh, topology: Topology) -> bool:
     moved = member.collective
     latency_s, seconds_per_byte = cost.coefficients(topology, mesh.devices, moved.kind, moved.groups, moved.pairs)
-    return is_small(latency_s, seconds_per_byte * cost.tile_bytes(moved), _copying_s(moved, topology))
+    sending_s = seconds_per_byte * cost.tile_bytes(moved)
+    shares_memory = topology.moves_arrays_apart and not topology.has_processes
+    return is_small(latency_s, sending_s, _copying_s(moved, topology), shares_memory=shares_memory)
 
 
 def _read(op: ir.Operation, mesh: Mesh, meshes: Mapping[str, Mesh]) -> _Member | None:

@@ -257,7 +257,9 @@ class _Walk:
             return Collective(kind, operand_bytes[0], operand_bytes[1], groups, trip_count=times)
         before = sum(operand_bytes)
         group_size = max((len(group) for group in groups), default=1)
-        return Collective(kind, before, traffic.tile_bytes_after(kind, before, group_size), groups, trip_count=times)
+        after = traffic.tile_bytes_after(kind, before, group_size)
+        arrays = 1 if kind == "all_to_all" else len(operand_bytes)  # its operands are the parts of one array
+        return Collective(kind, before, after, groups, trip_count=times, arrays=arrays)
 
     def _device_groups(self, kind: str, attributes: str) -> tuple[tuple[int, ...], ...]:
         """Returns the groups as device ids, device = replica · partitions + partition.

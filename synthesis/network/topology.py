@@ -317,6 +317,12 @@ class Topology:
         return self.platform == "cpu" and any(level.size != 1 and not level.copies_own for level in self.levels)
 
     @property
+    def moves_arrays_apart(self) -> bool:
+        """Returns whether a collective of several arrays takes the latency of each: XLA's CPU devices, in one process
+        and in several, move them one after the other."""
+        return self.platform == "cpu"
+
+    @property
     def is_one_switch(self) -> bool:
         """Returns whether one switch or bus connects all devices, so that any two of them may change places.
 

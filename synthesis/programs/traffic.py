@@ -45,6 +45,7 @@ class Collective:
       groups: device ids that work together, for every kind but collective_permute. A device in no group receives 0.
       pairs: (source, target) device ids, for collective_permute.
       trip_count: the number of times that the collective runs: the product of the trip counts of the loops around it.
+      arrays: the number of arrays that it gathers or reduces at once, as compilers join collectives.
 
     Example:
       >>> bytes_received([Collective("all_gather", 4, 8, groups=((0, 1), (2, 3)), trip_count=3)], 4)
@@ -57,6 +58,7 @@ class Collective:
     groups: tuple[tuple[int, ...], ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
     trip_count: int = 1
+    arrays: int = 1
 
     def __post_init__(self):
         if self.kind not in KINDS:

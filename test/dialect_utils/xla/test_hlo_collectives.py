@@ -65,6 +65,21 @@ class TestCollectives:
         )
         assert collectives_in(text).bytes_received == 64
 
+    def test_a_sum_of_several_arrays_is_one_collective_of_all_their_bytes(self):
+        body = (
+            "  %a = f32[8] slice(%p), slice={[0:8]}\n"
+            "  ROOT %t = (f32[16], f32[8]) all-reduce(%p, %a), channel_id=1, replica_groups=[1,8]<=[8], "
+            "use_global_device_ids=true, to_apply=%add"
+        )
+        assert (only(module(body)).bytes_before, only(module(body)).arrays) == (96, 2)
+
+    def test_parts_of_one_array_are_one_array(self):
+        body = (
+            "  %a = f32[8] slice(%p), slice={[0:8]}\n  %b = f32[8] slice(%p), slice={[8:16]}\n"
+            "  ROOT %t = (f32[8], f32[8]) all-to-all(%a, %b), channel_id=1, replica_groups={{0,1},{2,3},{4,5},{6,7}}"
+        )
+        assert only(module(body)).arrays == 1
+
     def test_element_of_a_tuple_as_operand(self):
         body = (
             "  %h = bf16[4] constant({...})\n  %t = (f32[16], (f32[2], bf16[4])) custom-call(%p, %h), "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pass cuts into parts may come from a dynamic slice whose start lies outside, where XLA makes one slice of two."""
+"""What a pass cuts into parts may come from a dynamic slice whose start lies outside; XLA makes one slice of two."""
 
 import jax
 import jax.numpy as jnp

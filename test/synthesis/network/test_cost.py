@@ -195,6 +195,16 @@ def test_between_processes_of_cpu_devices_a_reduce_scatter_costs_what_an_all_to_
     assert ns_per_byte(alone, 4, "reduce_scatter") == ns_per_byte(replace(alone, platform=""), 4, "reduce_scatter")
 
 
+def test_cpu_devices_move_the_arrays_of_a_collective_one_after_the_other():
+    nodes = replace(topology(switch("host", 8, 1)), launch_latency_s=1e-3)
+    one = Collective("all_reduce", 1000, 1000, groups=(tuple(range(8)),))
+    three = replace(one, bytes_before=3000, bytes_after=3000, arrays=3)
+    on_cpu = [collective_time_s(replace(nodes, platform="cpu"), 8, each) for each in (one, three)]
+    elsewhere = [collective_time_s(replace(nodes, platform="gpu"), 8, each) for each in (one, three)]
+    assert on_cpu[1] == pytest.approx(3 * on_cpu[0])
+    assert elsewhere[0] == on_cpu[0] and elsewhere[1] < 2 * elsewhere[0]
+
+
 def test_slices_are_free_unless_the_topology_says_what_they_take():
     assert slice_time_s(topology(switch("gpu", 8, 1)), 1 << 30) == 0
     assert slice_time_s(replace(topology(switch("gpu", 8, 1)), slice_bandwidth_bytes_per_s=2e9), 3_000_000_000) == 3
