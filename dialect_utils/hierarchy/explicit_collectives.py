@@ -121,14 +121,17 @@ def _in_islands(
     """Yields ops as `in_islands` does, with the manual computation; without one, the op itself is in its place."""
     ops = ops_in(root)
     callers = _Callers(ops)
+    known: dict[ir.Operation, Mesh | NotPlannable] = {}
     for op in ops:
         if op.name in names:
-            island = op
             try:
                 island = callers.island_of(op)
-                yield op, island, _mesh_of(island, meshes)
             except NotPlannable as reason:
-                yield op, island, reason
+                yield op, op, reason
+                continue
+            if island not in known:
+                known[island] = _mesh_of(island, meshes)
+            yield op, island, known[island]
 
 
 class _Callers:
@@ -210,7 +213,8 @@ def read_collective(
     return ExplicitCollective(op, mesh, in_groups, groups, found, _bits(op), reduction)
 
 
-def _mesh_of(island: ir.Operation, meshes: dict[str, Mesh]) -> Mesh:
+def _mesh_of(island: ir.Operation, meshes: dict[str, Mesh]) -> Mesh | NotPlannable:
+    """Returns the mesh of a manual computation over all its axes; else the reason why no plan can be for it."""
     shardings = [
         each
         for side in ("in_shardings", "out_shardings")
@@ -218,11 +222,11 @@ def _mesh_of(island: ir.Operation, meshes: dict[str, Mesh]) -> Mesh:
     ]
     mesh = mesh_of(shardings[0], meshes) if shardings else None
     if mesh is None:
-        raise NotPlannable("the mesh of the manual computation around it is unknown")
+        return NotPlannable("the mesh of the manual computation around it is unknown")
     manual = manual_axes(island.attributes["manual_axes"])
     free = [name for name, size in mesh.axes if size > 1 and name not in manual]
     if free:
-        raise NotPlannable(f"{PARTLY_MANUAL} along {', '.join(free)}")
+        return NotPlannable(f"{PARTLY_MANUAL} along {', '.join(free)}")
     return mesh
 
 

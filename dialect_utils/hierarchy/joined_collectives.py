@@ -13,11 +13,10 @@ of them, along whatever dimensions they work (`_Rows`).
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from reshard.synthesis.hierarchy.device_groups import Groups
@@ -97,28 +96,28 @@ def joined_in(
       keeps_sums: leave sums and products of floating-point numbers, which another collective may add up in another
         order.
     """
-    meshes, blocks = module_meshes(root), {}
+    meshes, blocks, prices = module_meshes(root), {}, _Prices(topology)
     for op, mesh in in_islands(root, OPS):
         if not isinstance(mesh, NotPlannable):
-            blocks.setdefault(op.block, []).append((op, mesh))
+            blocks.setdefault(op.block, []).append((op, mesh.devices))
 
-    def wanted(op: ir.Operation, mesh: Mesh) -> _Member | None:
-        member = _read(op, mesh, meshes)
+    def wanted(op: ir.Operation, devices: int) -> _Member | None:
+        member = _read(op, meshes)
         if member is None or (keeps_sums and member.may_round):
             return None
-        return member if is_always or _is_small(member, mesh, topology) else None
+        return member if is_always or prices.is_small(member.collective, devices) else None
 
     found = []
     for block, inside in blocks.items():
         small = [wanted(*each) for each in inside] if len(inside) > 1 else []
         if sum(each is not None for each in small) > 1:
-            sets = _joined(block, [op for op, _ in inside], small, inside[0][1].devices, topology)
+            sets = _joined(block, [op for op, _ in inside], small, inside[0][1], prices)
             found += [each for each in sets if is_always or each.together_s < each.alone_s]
     return found
 
 
 def _joined(
-    block: ir.Block, ops: Sequence[ir.Operation], small: Sequence[_Member | None], devices: int, topology: Topology
+    block: ir.Block, ops: Sequence[ir.Operation], small: Sequence[_Member | None], devices: int, prices: _Prices
 ) -> Iterator[Joined]:
     needs = _needs(block, ops)
     given = [
@@ -127,14 +126,10 @@ def _joined(
     ]
     for numbers in joined_sets(given, MOST_BYTES):
         moved = tuple(each.collective for each in map(small.__getitem__, numbers) if each is not None)
-        whole = dataclasses.replace(
-            moved[0],
-            bytes_before=sum(each.bytes_before for each in moved),
-            bytes_after=sum(each.bytes_after for each in moved),
-        )
-        alone_s = sum(cost.collective_time_s(topology, devices, each) for each in moved)
-        copying_s = sum(_copying_s(each, topology) for each in moved)
-        together_s = cost.collective_time_s(topology, devices, whole) + copying_s
+        times = [prices.of(each, devices) for each in moved]
+        sending_s = sum(each for _, each in times)
+        together_s = times[0][0] + sending_s + sum(map(prices.copying_s, moved))
+        alone_s = sum(each for each, _ in times) + sending_s
         yield Joined(tuple(ops[number] for number in numbers), moved, alone_s, together_s)
 
 
@@ -142,19 +137,30 @@ def _bytes(collective: Collective) -> int:
     return collective.bytes_before + collective.bytes_after
 
 
-def _copying_s(collective: Collective, topology: Topology) -> float:
-    return cost.relayout_time_s(topology, _bytes(collective))
+@dataclass(slots=True)
+class _Prices:
+    """What collectives take on a network. State: `_known`, of those of one kind and groups, each found once."""
+
+    topology: Topology
+    _known: dict[tuple, tuple[float, float]] = field(default_factory=dict)
+
+    def of(self, moved: Collective, devices: int) -> tuple[float, float]:
+        """Returns the latency of a collective, and the seconds that its bytes take."""
+        ways = moved.kind, moved.groups, moved.pairs
+        if (devices, *ways) not in self._known:
+            self._known[devices, *ways] = cost.coefficients(self.topology, devices, *ways)
+        latency_s, seconds_per_byte = self._known[devices, *ways]
+        return latency_s, seconds_per_byte * cost.tile_bytes(moved)
+
+    def is_small(self, moved: Collective, devices: int) -> bool:
+        shares_memory = self.topology.moves_arrays_apart and not self.topology.has_processes
+        return is_small(*self.of(moved, devices), self.copying_s(moved), shares_memory=shares_memory)
+
+    def copying_s(self, moved: Collective) -> float:
+        return cost.relayout_time_s(self.topology, _bytes(moved))
 
 
-def _is_small(member: _Member, mesh: Mesh, topology: Topology) -> bool:
-    moved = member.collective
-    latency_s, seconds_per_byte = cost.coefficients(topology, mesh.devices, moved.kind, moved.groups, moved.pairs)
-    sending_s = seconds_per_byte * cost.tile_bytes(moved)
-    shares_memory = topology.moves_arrays_apart and not topology.has_processes
-    return is_small(latency_s, sending_s, _copying_s(moved, topology), shares_memory=shares_memory)
-
-
-def _read(op: ir.Operation, mesh: Mesh, meshes: Mapping[str, Mesh]) -> _Member | None:
+def _read(op: ir.Operation, meshes: Mapping[str, Mesh]) -> _Member | None:
     """Returns a collective as joining needs it; None for one that stays as it is."""
     kind = short_name(op)
     if len(op.operands) != 1 or len(op.results) != 1:
