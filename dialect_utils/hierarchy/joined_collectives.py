@@ -61,10 +61,6 @@ class Joined:
     alone_s: float
     together_s: float
 
-    @property
-    def kind(self) -> str:
-        return self.collectives[0].kind
-
 
 @dataclass(frozen=True, slots=True)
 class _Member:
@@ -271,9 +267,10 @@ def _collective(like: ir.Operation, tile: ir.Value, result: ir.Type) -> ir.Value
 class _Flat:
     """A tile as a line of elements, before and after an all_reduce or a permute.
 
-    Attributes: shape: of the tile. width_after: its elements in the buffer behind the collective.
-    rows_after: the sizes of the buffer behind the collective, but for the last one. along: the dimension of the buffer
-    along which tiles lie one behind the other.
+    Attributes:
+      shape: of the tile. along: the dimension of the buffer along which tiles lie one behind the other.
+      rows_after: the sizes of the buffer behind the collective, but for the last one. width_after: what the tile has of
+        that.
     """
 
     shape: _Shape
