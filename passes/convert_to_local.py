@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from reshard.dialect_utils.emission.slice_starts import put_starts_in_range
 from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.partitioning import local_modules
 from reshard.dialect_utils.partitioning.local_ops import Conversion
@@ -123,6 +124,8 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             analyses=session.handed_on.analyses,
             **self._planning(),
         )
+        if written.conversions:
+            put_starts_in_range(module.operation)
         if written.held_bytes:
             session.count("held", round(written.held_bytes))
         for each in written.left:

@@ -95,6 +95,7 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
 
     def _decompose(self, module: ir.Module, found: Findings | None, session: Session) -> int:
         """Writes the chains, counts and reports; returns the number of collectives that are replaced."""
+        from reshard.dialect_utils.emission.slice_starts import put_starts_in_range
         from reshard.dialect_utils.emission.tile_emission import Mark, unused_channels  # loads the writers
         from reshard.dialect_utils.hierarchy.faster_chains import LEAST_GAIN
 
@@ -116,6 +117,8 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                 op = each.collective.op
                 each.collective.replace(each.chain, Mark(channels, f"reshard/{number}", op.location, self.written_for))
                 written += 1
+        if written:
+            put_starts_in_range(module.operation)
         return written
 
     def _is_chosen(self, number: int, faster: InPlace) -> bool:

@@ -136,6 +136,7 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
 
     def _overlap(self, module: ir.Module, session: Session) -> int:
         """Writes pipelines, counts and reports; returns the number of collectives that are replaced."""
+        from reshard.dialect_utils.emission.slice_starts import put_starts_in_range
         from reshard.dialect_utils.emission.tile_emission import Mark, unused_channels  # loads the writers
 
         found = self._pipelines(module, session)
@@ -159,6 +160,8 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                 else:
                     marked.append((each, mark))
         _write(marked, lambda: kernels.write(module))
+        if taken:
+            put_starts_in_range(module.operation)
         return len(taken)
 
     def _is_asked(self, number: int) -> bool:

@@ -126,12 +126,12 @@ def _keep_apart(module: ir.Module, emit: str, platform: str) -> None:
     if emit != "sdy":
         from reshard.dialect_utils.emission.island_barriers import separate_islands  # only if there are islands
         from reshard.dialect_utils.emission.shared_windows import separate_users
-        from reshard.dialect_utils.emission.slice_starts import clamp_starts_before_islands
+        from reshard.dialect_utils.emission.slice_starts import put_starts_in_range
 
         if FORMS[platform].has_barriers:
             separate_islands(module)
         separate_users(module)
-        clamp_starts_before_islands(module)
+        put_starts_in_range(module.operation)
 
 
 class _Rewriter:

@@ -19,7 +19,6 @@ from reshard.synthesis.plans.plan import Plan
 from reshard.synthesis.programs.traffic import Collective
 
 from ..emission.mini_modules import bits_of
-from ..emission.slice_starts import put_in_range
 from ..emission.tile_emission import Mark, write_program
 from ..ir.functions import functions_of, is_public, symbol
 from ..ir.ops import manual_axes, ops_around, ops_in, shape_of, short_name
@@ -76,7 +75,6 @@ class ExplicitCollective:
 
     def replace(self, plan: Plan, mark: Mark) -> None:
         """Writes the collectives of a plan in place of the op, which is erased."""
-        put_in_range(self.op.operands[0])
         with ir.InsertionPoint(self.op):
             self.op.results[0].replace_all_uses_with(self.write(plan, self.op.operands[0], mark))
         self.op.erase()

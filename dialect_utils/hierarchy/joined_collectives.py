@@ -166,6 +166,8 @@ def _read(op: ir.Operation, meshes: Mapping[str, Mesh]) -> _Member | None:
         return None
     groups: Groups = ()
     pairs: tuple[tuple[int, int], ...] = ()
+    if "channel_handle" not in op.attributes:  # then devices are replicas of the whole program
+        return None
     if kind == _PERMUTE:
         pairs = tuple((int(a), int(b)) for a, b in _integers(op.attributes["source_target_pairs"]))
     elif (listed := groups_of(op, meshes)) is None:

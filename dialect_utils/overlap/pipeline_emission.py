@@ -20,7 +20,6 @@ from reshard.synthesis.forms.platforms import CPU
 
 from ..emission.exchange_emission import int64s, zeros
 from ..emission.per_device import PerDevice
-from ..emission.slice_starts import put_in_range
 from ..emission.tile_emission import Mark
 from ..ir.ops import dense_elements, int32_constant, producer_of, shape_of
 from ..platform.bindings import DEVICE_TO_DEVICE, ir, stablehlo
@@ -265,7 +264,6 @@ class _Writer:
         size = sizes[dim] // self.candidate.members
         sizes[dim] = size // self.pipeline.chains
         starts = [int32_constant(0)] * len(sizes)
-        put_in_range(value)
         starts[dim] = self._start(ahead, size)
         if chain:
             starts[dim] = stablehlo.AddOp(starts[dim], int32_constant(chain * sizes[dim])).result

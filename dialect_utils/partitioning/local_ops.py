@@ -16,12 +16,11 @@ from typing import Any
 from reshard.synthesis.layouts.layout import Factor
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.planner.entry import NoPlanError, Plan
-from reshard.synthesis.programs import steps
 from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..analysis.module_analysis import Analysis
 from ..conversions.unneeded import Ends
-from ..emission.slice_starts import MOVES, SLICE, put_in_range, put_inner_in_range
+from ..emission.slice_starts import MOVES, SLICE
 from ..emission.tile_emission import Mark, write_exchange_into, write_program
 from ..hierarchy.explicit_collectives import OPS, NotPlannable, read_collective
 from ..hierarchy.faster_chains import InPlace, chain_in_place
@@ -73,7 +72,6 @@ from .tiles import Scope, Tile, dims_of, grows, is_broadcast_to, repeated_by, ti
 
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _DEEPEST = 8  # of additions and changes of layout through which partial sums are looked for
-_SLICES = frozenset({"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})  # the latter may read a slice, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +285,6 @@ class OpWriter:
             return Tile(tile.value, dims)
         held = self._could_be_held(op, tile)
         mark = self._mark(op, kind, chain, whole if tile.partial or grows(tile, dims) else "", could_be_held=held)
-        if _takes_own_part_first(chain):
-            put_in_range(tile.value)
         made = self.around.manual.from_part(
             write_program(chain.tile_program, self.around.manual.as_part(tile.value), mark)
         )
@@ -508,7 +504,6 @@ class OpWriter:
         block = copy.regions[0].blocks[0]
         for argument, tile in zip(block.arguments, tiles, strict=True):
             argument.replace_all_uses_with(tile)
-        put_inner_in_range(copy)
         *ops, terminator = [each.operation for each in block.operations]
         for each in ops:
             each.move_before(copy)
@@ -538,8 +533,6 @@ class OpWriter:
             self._in_layout(op, value, dims, scope, rule.whole)
             for value, dims in zip(op.operands, rule.operands, strict=True)
         ]
-        if op.name in _SLICES:
-            put_in_range(operands[0])
         tiles = _OneOp(self, op, meant, rule)
         for number, along in rule.filled.items():
             whole = ir.RankedTensorType(op.operands[number].type).shape, rule.operands[number]
@@ -556,8 +549,6 @@ class OpWriter:
         if is_late:
             operands[-1] = neutral_element(init.type, rule.reduction)
         new = self.on_tiles(op, meant, rule, operands, rule.sizes)
-        if new.name == SLICE and self.around.manual.axes:
-            put_inner_in_range(new)
         self._bind(op, new, rule.results, scope, rule)
         if is_late:
             self._add_init(op, init, rule.reduction, scope)
@@ -588,7 +579,6 @@ class OpWriter:
         array = ir.RankedTensorType.get(chain.request.shape, ir.RankedTensorType(operands[0].type).element_type)
         how = {"is_collective": True, "runs": self.around.runs}
         self.conversions.append(Conversion(number, op.name, own_location(op), array, chain, "", **how))
-        put_in_range(operands[0])
         made = self._noted(found.collective.write(chain, operands[0], self._last_mark(op)), operands[0])
         scope[op.results[0]] = Tile(made, rule.results[0])
         return True
@@ -832,7 +822,6 @@ class OpWriter:
         manual, element = self.around.manual, ir.RankedTensorType(tile.type).element_type
         kind = ir.RankedTensorType.get(move.request.shape[bool(manual.axes) :], element)
         mark = self._mark(op, kind, move, "", is_move=True)
-        put_in_range(tile)
         part = manual.as_part(tile)
         found = None if into is None else write_exchange_into(move.tile_program, part, manual.as_part(into), mark)
         if found is not None:
@@ -901,12 +890,6 @@ def _received_first(cost: Cost) -> Cost:
     """Returns a cost with the work on tiles last, to compare it with one that has none."""
     received, work, collectives = cost
     return received, collectives, work
-
-
-def _takes_own_part_first(chain: Plan) -> bool:
-    """Returns whether a chain begins with a slice, or with an exchange, which slices parts to send."""
-    first = next((each.step for each in chain.steps if not isinstance(each.step, steps.Relayout)), None)
-    return isinstance(first, steps.Slice | steps.Exchanged)
 
 
 def _axes_of(dims: Dims) -> list[Factor]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts of slices that islands take are clamped in the program, unless they are known to lie inside."""
+"""Starts of the program's slices are clamped, unless they are known to lie inside."""
 
 import pytest
 
-from reshard.dialect_utils.emission.slice_starts import clamp_starts_before_islands
+from reshard.dialect_utils.emission.slice_starts import put_starts_in_range
 from reshard.dialect_utils.platform.bindings import ir, make_context
 
 _ISLAND = """%r = sdy.manual_computation({taken}) in_shardings=[<@mesh, [{{}}]>] out_shardings=[<@mesh, [{{"x"}}]>]
@@ -17,17 +17,21 @@ _SLICE = (
 )
 
 
-def clamped(body: str, size: int = 16, kind: str = "i32", functions: str = "") -> str:
-    """Returns a module with a slice and an island, after starts were clamped; checks the number of slices."""
-    text = f"""sdy.mesh @mesh = <["x"=2]>
+def _main(body: str, size: int = 16, kind: str = "i32", functions: str = "") -> str:
+    return f"""sdy.mesh @mesh = <["x"=2]>
     func.func public @main(%a: tensor<{size}xf32>, %i: tensor<{kind}>) -> tensor<8xf32> {{
       %zero = stablehlo.constant dense<0> : tensor<{kind}>
       {body}
     }}
     {functions}"""
+
+
+def clamped(body: str, size: int = 16, kind: str = "i32", functions: str = "") -> str:
+    """Returns a module with a slice and an island, after starts were clamped; checks the number of slices."""
+    text = _main(body, size, kind, functions)
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(text)
-        count = clamp_starts_before_islands(module)
+        count = put_starts_in_range(module.operation)
         assert module.operation.verify()
         assert str(module).count("stablehlo.clamp") == count
         return str(module)
@@ -47,9 +51,30 @@ def test_a_start_that_lies_inside_stays(start, size):
     assert ("stablehlo.clamp" in text) == (start == "%i" and size > 8)
 
 
-def test_what_an_island_does_not_take_stays():
-    moved = "%m = stablehlo.tanh %s : tensor<8xf32>"  # XLA does not slice before it
-    assert "stablehlo.clamp" not in clamped(f"{sliced()}\n{moved}\n{_ISLAND.format(taken='%m')}")
+def test_whatever_lies_between_is_taken_away_by_xla():
+    moved = "%m = stablehlo.multiply %s, %s : tensor<8xf32>"
+    assert "stablehlo.clamp" in clamped(f"{sliced()}\n{moved}\n{_ISLAND.format(taken='%m')}")
+
+
+def test_a_clamp_of_the_program_counts_by_its_bounds():
+    for most, count in ((8, 0), (9, 1)):
+        bounds = f"%most = stablehlo.constant dense<{most}> : tensor<i32>"
+        start = f"{bounds}\n%j = stablehlo.clamp %zero, %i, %most : tensor<i32>"
+        with make_context() as context, ir.Location.unknown(context):
+            module = ir.Module.parse(_main(f"{start}\n{sliced('%j')}\n{_ISLAND.format(taken='%s')}"))
+            assert put_starts_in_range(module.operation) == count
+
+
+def test_a_gather_of_one_window_is_a_slice():
+    gather = """%j = stablehlo.reshape %i : (tensor<i32>) -> tensor<1xi32>
+      %s = "stablehlo.gather"(%a, %j) <{dimension_numbers = #stablehlo.gather<offset_dims = [0], start_index_map = [0]>,
+          slice_sizes = array<i64: 8>}> : (tensor<16xf32>, tensor<1xi32>) -> tensor<8xf32>"""
+    assert "dense<8> : tensor<1xi32>" in clamped(f"{gather}\n{_ISLAND.format(taken='%s')}")
+
+
+def test_slices_of_ours_stay():
+    ours = sliced() + ' loc("reshard/0/slice"("a.py":1:1))'
+    assert "stablehlo.clamp" not in clamped(f"{ours}\n{_ISLAND.format(taken='%s')}")
 
 
 def test_narrow_starts_are_widened_first():

@@ -32,6 +32,13 @@ PRODUCERS = {
     "mapped": lambda w, i: jax.vmap(lambda j: _rows(w, j))(i[None])[0],
     "branch": lambda w, i: lax.cond(i * 0 == 0, lambda: _rows(w, i), lambda: w[:16]),
     "single_turn": lambda w, i: lax.fori_loop(0, 1, lambda _, held: _rows(w, i) + held * 0, w[:16]),
+    "stacked_turn": lambda w, i: lax.scan(lambda held, _: (held, _rows(w, i)), 0.0, None, length=1)[1][0],
+    "times_one": lambda w, i: _rows(w, i) * 1,
+    "split_and_joined": lambda w, i: jnp.concatenate(jnp.split(_rows(w, i), 4)),
+    "rows_stacked": lambda w, i: jnp.stack(list(_rows(w, i))),
+    "clamped_too_far": lambda w, i: lax.dynamic_slice(
+        w, (lax.clamp(-9, i, 99), jnp.int32(0)), (16, 3), allow_negative_indices=False
+    ),
 }
 
 
