@@ -355,7 +355,7 @@ def test_two_percent_by_bytes_breaks_no_promise(two_percent):
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["uniform", "h100", "v5e"])
 def test_one_percent_by_time_break_no_promise(preset, tmp_path):
-    benchmark = Benchmark(random_cases(DEVICES, TWO_PERCENT / 2, 0, (preset,)), tmp_path)
+    benchmark = Benchmark(random_cases(DEVICES, TWO_PERCENT // 2, 0, (preset,)), tmp_path)
     benchmark.ask_peers()
     benchmark.plan(("time",))
     broken = {
