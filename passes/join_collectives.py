@@ -11,13 +11,12 @@ from reshard.passes.driver.base import Pass, Session, option
 from reshard.passes.sites.network import NetworkOptions, platform_option, refuse_unfit, topology_option
 from reshard.passes.sites.oracle import ALWAYS, BETTER, micros
 from reshard.synthesis.common.numbers import counted
-from reshard.synthesis.forms.platforms import CPU, GLOO
+from reshard.synthesis.forms.platforms import GLOO
 
 _POLICIES = {
-    BETTER: "join them where no compiler does, which is on CPU devices",
+    BETTER: "join them where it was seen to pay, which is between processes of CPU devices",
     ALWAYS: "join all that can be one, on all platforms",
 }
-_ALONE = (CPU, GLOO)  # platforms on which each collective of a program runs on its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +32,10 @@ class JoinCollectivesPass(NetworkOptions, Pass):
     joined, whose bytes take no longer than the latency on the network, and whose copies into the buffer and out of it
     take at most a quarter of it.
 
-    Compilers for TPUs and GPUs join sums, and GPUs gathers too, without copies. So nothing changes there, unless
-    `policy=always` says so; nor on an unknown network. A sum of floating-point numbers in a larger buffer may be added
-    up in another order, and round otherwise; `keep-sums` leaves them. Runs alone, or after convert-to-local.
+    Compilers for TPUs and GPUs join sums, and GPUs gathers too, without copies; in one process of CPU devices the
+    latency is short. So nothing changes there, unless `policy=always` says so; nor on an unknown network. A sum of
+    floating-point numbers in a larger buffer may be added up in another order, and round otherwise; `keep-sums` leaves
+    them. Runs alone, or after convert-to-local.
 
     Before ==> after:
     ```mlir
@@ -70,7 +70,7 @@ class JoinCollectivesPass(NetworkOptions, Pass):
 
     def run(self, module: ir.Module, session: Session) -> None:
         refuse_unfit(module, self.network, session.options.compile_for)
-        is_asked = self.network.is_known and (self.policy == ALWAYS or self.platform in _ALONE)
+        is_asked = self.network.is_known and (self.policy == ALWAYS or self.written_for == GLOO)
         written = self._join(module, session) if is_asked else 0
         session.running.is_module_valid = not written
         session.running.is_module_unchanged &= not written

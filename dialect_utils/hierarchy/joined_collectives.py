@@ -149,8 +149,7 @@ class _Prices:
         return latency_s, seconds_per_byte * cost.tile_bytes(moved)
 
     def is_small(self, moved: Collective, devices: int) -> bool:
-        shares_memory = self.topology.moves_arrays_apart and not self.topology.has_processes
-        return is_small(*self.of(moved, devices), self.copying_s(moved), shares_memory=shares_memory)
+        return is_small(*self.of(moved, devices), self.copying_s(moved))
 
     def copying_s(self, moved: Collective) -> float:
         return cost.relayout_time_s(self.topology, _bytes(moved))

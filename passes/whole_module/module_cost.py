@@ -156,7 +156,7 @@ class ModuleCriterion:
         """
         limit, peak = self.network.memory_limit, ours.limited_bytes
         name, then, now = self._memory(stock, ours)
-        slack = max(bookkeeping_bytes(stock, ours), then // SAME_MEMORY)
+        slack = max(_bookkeeping_bytes(stock, ours), then // SAME_MEMORY)
         if now <= then + slack or (limit is not None and peak <= limit):
             return []
         return [f"{name} {then:,} -> {now:,}" + ("" if limit is None else f", the limit of the whole is {limit:,}")]
@@ -170,7 +170,7 @@ def _strict_costs(stock: Compiled, ours: Compiled) -> list[str]:
         for name, before, after, slack in (
             ("received bytes per device", stock.costs.bytes_received, ours.costs.bytes_received, 0),
             ("received bytes per device in the final program", *_final_bytes(stock, ours), 0),
-            (*_memory(stock, ours), bookkeeping_bytes(stock, ours)),
+            (*_memory(stock, ours), _bookkeeping_bytes(stock, ours)),
             ("the compiler's own estimate in us", then, now, then * SAME_ESTIMATE),
         )
         if after > before + slack
@@ -218,7 +218,7 @@ def _received(stock: Compiled, ours: Compiled) -> tuple[int, int]:
     return (then, now) if then or now else (stock.costs.bytes_received, ours.costs.bytes_received)
 
 
-def bookkeeping_bytes(stock: Compiled, ours: Compiled) -> int:
+def _bookkeeping_bytes(stock: Compiled, ours: Compiled) -> int:
     """Returns the bytes of temporaries that are not tensors: a table of pointers for each new all-to-all."""
     return TABLES_OF_POINTERS_BYTES * max(1, _all_to_alls(ours) - _all_to_alls(stock))
 

@@ -15,8 +15,8 @@ already.
 nodes, and into it at a member b. Then b needs a; with a = b the program had a cycle before.
 
 **J2 (smallness).** A member is small: sending its bytes takes at most as long as the latency, and its copies at most a
-quarter of that; where devices share memory, sending takes at most a quarter, too, since it is copying. So of k small
-collectives joined, at most 2·k·L become at most L + k·L + k·L/4, which is less for k ≥ 2 by (3·k/4 - 1)·L at least.
+quarter of that. So k small collectives, which take k·L + S, S at most k·L, take at most L + S + k·L/4 joined, which is
+less for k ≥ 2.
 
 **J3 (memory).** The tiles of a set lie in memory together, so there is a limit for their bytes.
 
@@ -29,7 +29,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 MOST_COPYING = 0.25  # J2, share of the latency
-MOST_SENDING, MOST_SENDING_IN_MEMORY = 1.0, 0.25  # likewise; the latter where to send is to copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +45,14 @@ class Joinable:
     num_bytes: int
 
 
-def is_small(latency_s: float, sending_s: float, copying_s: float, *, shares_memory: bool = False) -> bool:
+def is_small(latency_s: float, sending_s: float, copying_s: float) -> bool:
     """Returns whether a collective is small by J2.
 
     Example:
       >>> is_small(8e-6, 4e-6, 1e-6), is_small(8e-6, 9e-6, 1e-6), is_small(8e-6, 4e-6, 3e-6)
       (True, False, False)
-      >>> is_small(8e-6, 4e-6, 1e-6, shares_memory=True)
-      False
     """
-    most_sending = MOST_SENDING_IN_MEMORY if shares_memory else MOST_SENDING
-    return sending_s <= most_sending * latency_s and copying_s <= MOST_COPYING * latency_s
+    return sending_s <= latency_s and copying_s <= MOST_COPYING * latency_s
 
 
 def joined_sets(collectives: Sequence[Joinable | None], most_bytes: int) -> list[tuple[int, ...]]:

@@ -61,4 +61,4 @@ def test_many_random_programs_give_the_same(start):
     assert_right(outcomes)
     assert sum(row["decomposed"] for row in outcomes) >= 10
     assert sum(row["joined"] for row in outcomes) >= 100
-    assert sum(row["again"] for row in outcomes) <= 3, "the second run finds much that the first has missed"
+    assert sum(row["again"] for row in outcomes) <= 1, "the second run finds much that the first has missed"

@@ -1,6 +1,6 @@
-// RUN: %reshard-opt %s --remarks=all --pass-pipeline='builtin.module(join-collectives{topology=ethernet:2x2})' 2> %t.err | FileCheck %s
+// RUN: %reshard-opt %s --remarks=all --pass-pipeline='builtin.module(join-collectives{topology=%S/Inputs/two_hosts_of_two.toml})' 2> %t.err | FileCheck %s
 // RUN: FileCheck %s --check-prefix=REMARK < %t.err
-// RUN: %reshard-opt %s --remarks=all --pass-pipeline='builtin.module(join-collectives{topology=ethernet:2x2 keep-sums=true})' 2>&1 >/dev/null | FileCheck %s --check-prefix=KEPT
+// RUN: %reshard-opt %s --remarks=all --pass-pipeline='builtin.module(join-collectives{topology=%S/Inputs/two_hosts_of_two.toml keep-sums=true})' 2>&1 >/dev/null | FileCheck %s --check-prefix=KEPT
 // RUN: %reshard-opt %s --remarks=all --pass-pipeline='builtin.module(join-collectives{topology=h100:2x2 platform=gpu})' | FileCheck %s --check-prefix=GPU
 // RUN: %reshard-opt %s --remarks=all --join-collectives | FileCheck %s --check-prefix=GPU
 

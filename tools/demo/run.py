@@ -17,7 +17,6 @@ from pathlib import Path
 
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.xla.child import Compiled, XlaChild
-from reshard.passes.whole_module.module_cost import bookkeeping_bytes
 from reshard.tools.demo import outputs as demo_outputs
 from reshard.tools.demo.outputs import Comparison
 
@@ -74,15 +73,13 @@ class Measured:
 
     @property
     def worse(self) -> tuple[str, ...]:
-        """Returns the costs in which ours is worse than stock XLA: "received bytes", "temporaries".
-
-        A table for each all-to-all more is no temporary, here as in the whole-module check.
-        """
+        """Returns the costs in which ours is worse than stock XLA: "received bytes", "temporaries"."""
         if not (self.stock.compiled.is_ok and self.ours.compiled.is_ok):
             return ()
-        stock, ours = self.stock.compiled, self.ours.compiled
-        pairs = (("received bytes", "bytes_received", 0), ("temporaries", "temp_bytes", bookkeeping_bytes(stock, ours)))
-        return tuple(name for name, field, slack in pairs if getattr(ours, field) > getattr(stock, field) + slack)
+        pairs = (("received bytes", "bytes_received"), ("temporaries", "temp_bytes"))
+        return tuple(
+            name for name, field in pairs if getattr(self.ours.compiled, field) > getattr(self.stock.compiled, field)
+        )
 
     @property
     def is_time_within_noise(self) -> bool:
