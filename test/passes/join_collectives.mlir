@@ -4,7 +4,7 @@
 // RUN: %reshard-opt %s --remarks=all --pass-pipeline='builtin.module(join-collectives{topology=h100:2x2 platform=gpu})' | FileCheck %s --check-prefix=GPU
 // RUN: %reshard-opt %s --remarks=all --join-collectives | FileCheck %s --check-prefix=GPU
 
-// Latencies are long between two hosts, so small collectives are joined that need nothing of each other. GPUs have
+// Latencies are long between processes, so small collectives are joined that need nothing of each other. GPUs have
 // compilers that join them, and on an unknown network nothing is known to be faster.
 
 // GPU-NOT: {{%[0-9]+}} = stablehlo.concatenate
@@ -14,7 +14,7 @@
 sdy.mesh @mesh = <["x"=2, "y"=2]>
 
 // CHECK-LABEL: func.func @sums_of_one_group_are_one(
-// REMARK: join_collectives.mlir:38:10: remark: 2 all_reduces are one: modelled time 19.8 us together, 39.6 us apart
+// REMARK: join_collectives.mlir:38:10: remark: 2 all_reduces are one: modelled time 20.0 us together, 40.0 us apart
 // KEPT-NOT: all_reduces are one
 func.func @sums_of_one_group_are_one(%arg0: tensor<8x4xf32>, %arg1: tensor<6xf32>) -> (tensor<8x4xf32>, tensor<6xf32>) {
   // CHECK: %[[PART:.*]] = stablehlo.negate %[[B:.*]] : tensor<3xf32>
