@@ -10,6 +10,9 @@ A start that the first slice would have clamped becomes another one; likewise wh
 sliced. So starts of the program that are not known to lie inside are clamped where it has them. A gather of a single
 window is a slice to XLA, too.
 
+A start that lies inside is clamped again by XLA when it makes one slice of two, with the number type that it has: 298
+is 42 in eight bits. So starts of fewer bits than the array has places become wider.
+
 XLA takes many ops away that lie between two slices: products with one, loops of one turn, what is split and put
 together again. So all slices of a module are looked at, not those that a value is seen to come from.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir.index_ranges import Ranges, lies_inside
+from ..ir.index_ranges import Ranges, lies_inside, range_of_type
 from ..ir.ops import dense_elements, name_of, ops_in
 from ..platform.bindings import ir, stablehlo
 
@@ -107,6 +110,15 @@ def _is_slice(op: ir.Operation) -> bool:
 
 def _is_inside(op: ir.Operation, ranges: Ranges) -> bool:
     if op.name == _GATHER:
-        return lies_inside(ranges.of(op.operands[1]), int(_last_indices(op).min(initial=0)))
-    starts = (ranges.of(op.operands[number]) for number in range(1, len(op.operands)))
-    return all(not most or lies_inside(start, most) for start, most in zip(starts, _last_starts(op), strict=True))
+        last = int(_last_indices(op).min(initial=0))
+        return _holds_places(op.operands[1], op.operands[0]) and lies_inside(ranges.of(op.operands[1]), last)
+    return all(
+        not most or (_holds_places(start, op.operands[0]) and lies_inside(ranges.of(start), most))
+        for start, most in zip(list(op.operands)[1:], _last_starts(op), strict=True)
+    )
+
+
+def _holds_places(start: ir.Value, array: ir.Value) -> bool:
+    """Returns whether the type of a start has numbers for all places of an array, along each of its dimensions."""
+    numbers = range_of_type(start)
+    return numbers is not None and max(ir.RankedTensorType(array.type).shape) <= numbers[1]

@@ -48,7 +48,7 @@ class Ranges:
 
     def of(self, value: ir.Value) -> Range | None:
         """Returns between which numbers all elements lie, both inclusive; None if they are no integers."""
-        whole = _range_of_type(value)
+        whole = range_of_type(value)
         if whole is None or self.depth == _DEEPEST:
             return whole
         if value not in self.known:
@@ -81,7 +81,7 @@ class Ranges:
         if op.name in CONSTANTS:
             return _of_constant(op, (slice(None),) * dimension + (place,))
         if op.name == "stablehlo.iota" and dimension == ir.IntegerAttr(op.attributes["iota_dimension"]).value:
-            inside = _range_of_type(value)
+            inside = range_of_type(value)
             return (place, place) if inside is not None and place <= inside[1] else None  # what is more wraps around
         if op.name == "stablehlo.concatenate":
             return self._of_part(op, dimension, place)
@@ -94,7 +94,7 @@ class Ranges:
             return self.along(op.operands[0], dimension, place)
         if op.name not in _BY_OPERANDS:
             return None
-        rank, whole = ir.ShapedType(value.type).rank, _range_of_type(value)
+        rank, whole = ir.ShapedType(value.type).rank, range_of_type(value)
         ranges = [self.along(each, dimension, place) if _rank(each) == rank else self.of(each) for each in op.operands]
         known = [each for each in ranges if each is not None]
         found = _BY_OPERANDS[op.name](op, known) if len(known) == len(ranges) else None
@@ -159,7 +159,7 @@ class Ranges:
         counter = counter_of(loop)
         if start is None or counter is None or counter.number != number or counter.step <= 0:
             return None
-        end, whole = self.of(counter.end), _range_of_type(loop.operands[number])
+        end, whole = self.of(counter.end), range_of_type(loop.operands[number])
         if end is None or whole is None or end[1] - 1 + counter.step > whole[1]:
             return None
         if is_behind:
@@ -191,7 +191,8 @@ class Ranges:
         return self.calls[module].get(symbol(function), [])
 
 
-def _range_of_type(value: ir.Value) -> Range | None:
+def range_of_type(value: ir.Value) -> Range | None:
+    """Returns the numbers that the type of a value has; None if it is no tensor of integers."""
     if not isinstance(value.type, ir.RankedTensorType):
         return None
     element = ir.ShapedType(value.type).element_type

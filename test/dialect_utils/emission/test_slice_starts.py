@@ -82,6 +82,13 @@ def test_narrow_starts_are_widened_first():
     assert "stablehlo.convert" in text and "dense<992> : tensor<i32>" in text
 
 
+@pytest.mark.parametrize("size, widened", [(255, False), (300, True)])
+def test_a_start_inside_is_widened_if_xla_would_clamp_it_in_too_few_bits(size, widened):
+    inside = f"%j = stablehlo.minimum %zero, %i : tensor<ui8>\n{sliced('%j', size, 'ui8')}"
+    text = clamped(f"{inside}\n{_ISLAND.format(taken='%s')}", size, "ui8")
+    assert ("stablehlo.convert" in text) == widened
+
+
 def test_slices_are_found_behind_moves_and_calls():
     inner = f"""func.func private @part(%a: tensor<16xf32>, %i: tensor<i32>) -> tensor<8xf32> {{
       {sliced()} return %s : tensor<8xf32>
