@@ -88,6 +88,10 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         "how matrix products are split: as propagation finds, or in the way that takes least time on a known network",
         choices=(AS_FOUND, LEAST_TIME),
     )
+    lean: bool = option(
+        False,
+        "split each op in the way that needs the least memory, of those that take at most twice the least time",
+    )
     release: int = option(
         0,
         "write conversions whose result is needed late a second time there, until so many bytes less are held at the "
@@ -117,6 +121,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             self.written_for,
             stay=self.stay,
             compares_products=self.products == LEAST_TIME,
+            is_lean=self.lean,
             release_bytes=self.release,
             hold_bytes=self.hold,
             keeps_sums=self.keep_sums,

@@ -111,6 +111,7 @@ def convert(
     *,
     stay: str = NONE,
     compares_products: bool = False,
+    is_lean: bool = False,
     release_bytes: float = 0.0,
     hold_bytes: float = 0.0,
     keeps_sums: bool = False,
@@ -125,6 +126,7 @@ def convert(
       stay: one of `STAY`, which ops stay with XLA, between islands; calls may be inlined then.
       compares_products: whether matrix products are split in the way that takes least time, if plans are made for time,
         and not as propagation has them.
+      is_lean: whether each op is split in the way that needs the least memory, of those that take little more time.
       release_bytes: how many bytes less a device is to hold at the fullest moment: conversions whose result is needed
         late are written again there.
       hold_bytes: how many bytes a device may hold while loops run, so that what would be converted, or summed, in each
@@ -138,7 +140,7 @@ def convert(
     """
     if not module_meshes(module):
         return Written()
-    how = How(platform, planning, compares_products, release_bytes, hold_bytes, keeps_sums)
+    how = How(platform, planning, compares_products, is_lean, release_bytes, hold_bytes, keeps_sums)
     simplify_scatters(module)
     try:
         return _convert(module, stay, how, first, analyses)

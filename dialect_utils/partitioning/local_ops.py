@@ -81,6 +81,7 @@ class How:
     Attributes:
       platform: one of `platforms.PLATFORMS`. planning: options of `plan` for the changes of layout.
       compares_products: whether the ways to split a matrix product are compared, where plans are made for time.
+      is_lean: whether the way to split an op is taken that needs the least memory, if it is not much slower.
       release_bytes: how many bytes less are to be held at the fullest moment, by conversions that are written again.
       hold_bytes: how many bytes may be held while loops run, for tiles that grow in a conversion before the loop.
       keeps_sums: whether sums that the program itself has, in manual computations, stay in their order.
@@ -89,6 +90,7 @@ class How:
     platform: str
     planning: Mapping[str, Any]
     compares_products: bool = False
+    is_lean: bool = False
     release_bytes: float = 0.0
     hold_bytes: float = 0.0
     keeps_sums: bool = False
@@ -178,7 +180,9 @@ class OpWriter:
         self.found = FoundLayouts(mesh, analysis)
         self.around = Surroundings(mesh, meshes)
         self.changes = LayoutChanges(mesh, how.planning, self.around, how.hold_bytes)
-        self.choice = RuleChoice(self.found, self.changes, how.compares_products, self._is_accumulated_next)
+        self.choice = RuleChoice(
+            self.found, self.changes, how.compares_products, how.is_lean, self._is_accumulated_next
+        )
         self._first = first
         self.conversions: list[Conversion] = []
         self.ends: list[Ends] = []

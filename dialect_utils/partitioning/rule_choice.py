@@ -35,6 +35,7 @@ from .tiles import Scope, Tile
 
 _Change = tuple[ir.Value, list[Tile], Dims, int]  # a value, the tiles at hand, the layout, and how many share it
 _Changes = list[tuple[float, _Change]]  # each with a bound of its cost
+_SLACK_FOR_MEMORY = 2.0  # times the least cost, that an op may take for less memory
 
 
 class RuleChoice:
@@ -42,6 +43,7 @@ class RuleChoice:
 
     Args:
       compares_products: whether the ways to split a matrix product are compared, where plans are made for time.
+      is_lean: whether a way that costs more is taken for less memory, up to twice the least cost.
       is_accumulated: returns whether the loop around an op carries on what the op makes, if that is partial sums.
     """
 
@@ -50,10 +52,12 @@ class RuleChoice:
         found: FoundLayouts,
         changes: LayoutChanges,
         compares_products: bool,
+        is_lean: bool = False,
         is_accumulated: Callable[[ir.Operation], bool] = lambda op: False,
     ):
         self._found, self._changes, self._is_accumulated = found, changes, is_accumulated
         self._compares_products = compares_products and changes.is_by_time
+        self._slack = _SLACK_FOR_MEMORY if is_lean else 1.0
 
     def rule(self, op: ir.Operation, scope: Scope) -> tuple[Rule, ir.Operation]:
         """Returns the rule of an op and the op itself; for a stand-in, the CHLO op that it stands for."""
@@ -93,7 +97,8 @@ class RuleChoice:
 
     def cheapest(self, site: Site, rules: Sequence[Rule], scope: Scope) -> Rule:
         """Returns the rule that costs least: its changes of layout, those of the operands and those of the results to
-        the layouts that propagation found, and the op itself on tiles; the first one of several."""
+        the layouts that propagation found, and the op itself on tiles; the first one of several. A lean choice is the
+        one with the smallest tiles among those that cost little more."""
         if len(rules) == 1:
             return rules[0]
         partial: list[tuple[float, Cost, int, _Changes]] = []
@@ -101,12 +106,17 @@ class RuleChoice:
             known = self._known_cost(site, rule)
             asked = [(self._changes.least_cost(*each), each) for each in self._asked_by(site, rule, scope)]
             partial.append((known[0] + sum(bound for bound, _ in asked), known, number, asked))
-        least = DEAREST, len(rules)
+        least, costs = DEAREST, {}
         for bound, known, number, asked in sorted(partial, key=operator.itemgetter(0, 1, 2)):
-            if bound > least[0][0]:
+            most = self._slack * least[0]
+            if bound > most:
                 break
-            least = min(least, (self._with_changes(site, known, asked, scope, least[0][0]), number))
-        return rules[least[1]]
+            costs[number] = self._with_changes(site, known, asked, scope, most)
+            least = min(least, costs[number])
+        if self._slack == 1.0:
+            return rules[min(costs, key=lambda number: (costs[number], number))]
+        near = [number for number, cost in costs.items() if cost[0] <= self._slack * least[0]]
+        return rules[min(near, key=lambda number: (self._held_bytes(site, rules[number]), costs[number], number))]
 
     # Rules
 
@@ -177,12 +187,16 @@ class RuleChoice:
             if (value, dims) not in scope:
                 yield value, self._changes.sources(value, dims, scope), dims, takers(value) if is_compared else 1
 
+    @staticmethod
+    def _held_bytes(site: Site, rule: Rule) -> float:
+        return local_rules.bits_held(site, rule, bits_of) / 8
+
     def _wanted(self, site: Site) -> Sequence[Dims]:
         return [self._found.last(site.op)] if len(site.results) == 1 else site.results
 
     def _work(self, site: Site, rule: Rule) -> Cost:
         """Returns the cost of an op itself on one device: its time by a roofline, or the bytes of its tiles."""
-        held = local_rules.bits_held(site, rule, bits_of) / 8
+        held = self._held_bytes(site, rule)
         if not self._changes.is_by_time:
             return 0, held, 0
         topology: Topology = self._changes.planning["topology"]

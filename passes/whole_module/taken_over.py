@@ -37,6 +37,7 @@ TIME, BYTES = "time", "bytes"
 PIPELINES = ", with pipelines"  # behind all of it: products before collectives are sent block by block
 _PIPELINES = re.compile(rf"{PIPELINES}((?: \d+)*)$")  # with the numbers of some of them, counted from 0; none: all
 PRODUCTS = ", products compared"  # likewise: each is split in the way that takes least time
+LEAN = ", in little memory"  # likewise: each op is split in the way that needs least of it, if that is little slower
 FIRST_FORMS = (TIME, TIME + PRODUCTS)
 ALL_FORMS = (TIME, BYTES, TIME + PRODUCTS)
 LOOPS_STAY = ", loops stay with XLA"  # behind what plans are made for, in the name of a form
@@ -125,6 +126,8 @@ def _converting(rewriting: Pipeline, form: str) -> Pipeline:
     form = _HELD.sub("", _RELEASED.sub("", form))
     stay = LOOPS_TOO if form.endswith(LOOPS_STAY) else UNKNOWN
     made_for = form.removesuffix(LOOPS_STAY)
+    is_lean = made_for.endswith(LEAN)
+    made_for = made_for.removesuffix(LEAN)
     objective, products = made_for.removesuffix(PRODUCTS), LEAST_TIME if made_for.endswith(PRODUCTS) else AS_FOUND
     release, hold = (int(found[1]) if found else 0 for found in (released, held))
     own = ConvertToLocalPass(
@@ -133,6 +136,7 @@ def _converting(rewriting: Pipeline, form: str) -> Pipeline:
         writer.memory_limit,
         objective,
         products,
+        is_lean,
         release,
         hold,
         stay,

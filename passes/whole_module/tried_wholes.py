@@ -41,6 +41,7 @@ from reshard.passes.whole_module.module_cost import (
 from reshard.passes.whole_module.pipelined import by_pattern, keeps_sums, pipelined, promised_s
 from reshard.passes.whole_module.taken_over import (
     BYTES,
+    LEAN,
     LOOPS_STAY,
     TakenOver,
     different,
@@ -191,6 +192,17 @@ class TriedWholes:
             kept = [row for row in rows if row["is_rewritten"]]
             yield with_pipelines(whole, written, kept, [each - first for each in numbers])
 
+    def with_lean_ops(self, winner: Tried | None, islands: Outcome) -> TakenOver | None:
+        """Returns the form that would be the best one if it needed less memory, with each op split in the way that
+        needs little; None if there is none, or if that changes nothing."""
+        lacking, _ = self._lacking_memory_alone(winner, islands)
+        if lacking is None or not self.criterion.network.is_known or lacking.form.form.endswith((LEAN, LOOPS_STAY)):
+            return None
+        progress.at("whole-module check: written per device, in little memory")
+        with self.forms.original.context:
+            form = take_over_as(lacking.form.form + LEAN, self._source(), self._pipeline, self._session)
+        return form if any(each is form for each in different([*(each.form for each in self.tried), form])) else None
+
     def with_more_memory(self, winner: Tried | None, islands: Outcome) -> Tried | None:
         """Returns the fastest form with more in memory while loops run, if that is the best one; None if it is not.
 
@@ -201,7 +213,7 @@ class TriedWholes:
         able = [each for each in self.tried if each.outcome.of and each.outcome.of.is_ok and _could_hold(each.form)]
         if not able or not self.criterion.network.is_known:
             return None
-        fastest = min(able, key=lambda each: each.outcome.seconds)
+        fastest = min(able, key=lambda each: (bool(each.outcome.problem), each.outcome.seconds))
         for form in self._holding_forms(fastest, goal_s):
             self.try_one(form, islands)
             outcome = self.tried[-1].outcome
@@ -235,11 +247,9 @@ class TriedWholes:
     def with_less_memory(self, winner: Tried | None, islands: Outcome) -> Tried | None:
         """Returns the form that would be the best one if it needed less memory, with conversions repeated where their
         results are needed late; None if there is none, or if that is not enough."""
-        least_s = islands.seconds if winner is None else (1 - LEAST_GAIN_CONFIRMED) * winner.outcome.seconds
-        lacking = [each for each in self._lacking_memory(islands) if each.outcome.seconds < least_s]
-        if not lacking:
+        fastest, least_s = self._lacking_memory_alone(winner, islands)
+        if fastest is None:
             return None
-        fastest = min(lacking, key=lambda each: each.outcome.seconds)
         excess = self.criterion.excess_bytes(self.forms.stock, present(fastest.outcome.of))
         rows = 0
         for share in _RELEASED_SHARES:
@@ -254,6 +264,13 @@ class TriedWholes:
             if not outcome.problem and is_clearly_faster(outcome, islands) and outcome.seconds < least_s:
                 return Tried(form, outcome)
         return None
+
+    def _lacking_memory_alone(self, winner: Tried | None, islands: Outcome) -> tuple[Tried | None, float]:
+        """Returns the fastest form that would be the best one if it needed less memory, None if there is none, and the
+        seconds that it has to stay below."""
+        least_s = islands.seconds if winner is None else (1 - LEAST_GAIN_CONFIRMED) * winner.outcome.seconds
+        lacking = [each for each in self._lacking_memory(islands) if each.outcome.seconds < least_s]
+        return min(lacking, key=lambda each: each.outcome.seconds, default=None), least_s
 
     def _lacking_memory(self, islands: Outcome) -> list[Tried]:
         """Returns the forms that would be clearly faster than the best one with islands and lack nothing but memory."""
