@@ -89,6 +89,9 @@ _OPENING, _CLOSING = "([{", ")]}"
 _COMMENT = re.compile(r"/\*.*?\*/")
 
 
+WITHOUT_OPERANDS = frozenset(("constant", "iota", "parameter", "partition-id", "replica-id"))
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One line of a computation; `operands` are names without `%`, `%p#1` for element 1 of a tuple stays `p#1`."""

@@ -3,7 +3,7 @@
 
 Loops run their body as often as their trip count says, conditionals one of their branches, and calls, fusions and
 asynchronous operations what they call. The computations that reductions, sorts and scatters apply to elements are not
-among them.
+among them. Right after partitioning, the bodies of manual computations are calls; XLA inlines all calls before it fuses.
 
 **Pieces.** A TPU's compiler runs some collectives in pieces, inside of fusions with other work. In the final program
 such a collective is written several times, with one channel:
@@ -17,15 +17,17 @@ It runs once. So it counts where it starts, and hides behind the work of its ste
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .hlo_text import Computation, HloModule, Instruction
+from ..platform.typed import present
+from .hlo_text import WITHOUT_OPERANDS, Computation, HloModule, Instruction
 from .hlo_trip_counts import Scope, trip_count
 
 START, STEP, DONE = "start", "step", "done"
 _PIECE = '"async_collective_fusion_config"'
 _TARGET = re.compile(r'custom_call_target="AsyncCollective(Start|Done)"')
 _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
+_INDEX = re.compile(r"\bindex=(\d+)")
 _CALLS = frozenset(("call", "fusion", "async-start", "custom-call"))
 
 
@@ -125,3 +127,89 @@ def _role(computation: Computation) -> str:
 
 def _is_call(instruction: Instruction) -> bool:
     return instruction.opcode == "custom-call"
+
+
+def with_calls_inlined(module: HloModule) -> HloModule:
+    """Returns a module whose calls are replaced by what they run, as XLA does it before it fuses ops.
+
+    Instructions of a callee are named after the call and themselves; a call and the parameters become views.
+
+    Example:
+      >>> from .hlo_text import parse_module
+      >>> module = with_calls_inlined(parse_module('''HloModule m
+      ... %negated (p: f32[4]) -> f32[4] {
+      ...   %p = f32[4]{0} parameter(0)
+      ...   ROOT %n = f32[4]{0} negate(%p)
+      ... }
+      ... ENTRY %main (a: f32[4]) -> f32[4] {
+      ...   %a = f32[4]{0} parameter(0)
+      ...   ROOT %c = f32[4]{0} call(%a), to_apply=%negated
+      ... }'''))
+      >>> [(each.name, each.opcode, each.operands) for each in module.entry.instructions.values()][1:]
+      [('c/p', 'bitcast', ['a']), ('c/n', 'negate', ['c/p']), ('c', 'bitcast', ['c/n'])]
+    """
+    if not any(each.opcode == "call" for one in module.computations.values() for each in one.instructions.values()):
+        return module
+    inliner = _Inliner(module.computations)
+    found = {name: inliner.inlined(name) for name in module.computations}
+    return replace(module, computations=found, entry=found[module.entry.name])
+
+
+class _Inliner:
+    """Inlines calls. State: `_found`, the computations without calls, by name."""
+
+    def __init__(self, computations: dict[str, Computation]):
+        self._computations = computations
+        self._found: dict[str, Computation] = {}
+
+    def inlined(self, name: str) -> Computation:
+        if name not in self._found:
+            own = self._computations[name]
+            has_calls = any(each.opcode == "call" for each in own.instructions.values())
+            self._found[name] = self._without_calls(own) if has_calls else own
+        return self._found[name]
+
+    def _without_calls(self, computation: Computation) -> Computation:
+        body: dict[str, Instruction] = {}
+        tuples: dict[str, Instruction] = {}  # what calls return, until somebody needs it as a whole
+        for name, each in computation.instructions.items():
+            operands = [] if each.opcode in WITHOUT_OPERANDS else each.operands
+            if each.opcode == "get-tuple-element" and operands[0] in tuples:
+                index = int(present(_INDEX.search(each.attributes))[1])
+                body[name] = _view(name, each.shape, tuples[operands[0]].operands[index])
+                continue
+            for operand in operands:
+                if (whole := operand.split("#")[0]) in tuples:
+                    body[whole] = tuples.pop(whole)
+            if each.opcode != "call":
+                body[name] = each
+                continue
+            *steps, root = self._body_of(each)
+            body.update((step.name, step) for step in steps)
+            if root.opcode == "tuple":
+                tuples[name] = replace(root, name=name)
+            else:
+                body |= {root.name: root, name: _view(name, each.shape, root.name)}
+        if computation.root in tuples:
+            body[computation.root] = tuples[computation.root]
+        return replace(computation, instructions=body)
+
+    def _body_of(self, call: Instruction) -> list[Instruction]:
+        """Returns the instructions that a call runs, named after it, the root last."""
+        callee = self.inlined(present(call.callee("to_apply")))
+        found = []
+        for each in callee.instructions.values():
+            name = f"{call.name}/{each.name}"
+            if each.opcode == "parameter":
+                found.append(_view(name, each.shape, call.operands[int(each.arguments)]))
+            elif each.opcode in WITHOUT_OPERANDS:
+                found.append(replace(each, name=name))
+            else:
+                arguments = ", ".join(f"{call.name}/{operand}" for operand in each.operands)
+                found.append(replace(each, name=name, arguments=arguments))
+        at = next(i for i, each in enumerate(found) if each.name == f"{call.name}/{callee.root}")
+        return [*found[:at], *found[at + 1 :], found[at]]
+
+
+def _view(name: str, shape: str, operand: str) -> Instruction:
+    return Instruction(name, shape, "bitcast", operand, "")

@@ -5,7 +5,8 @@ The text is what XLA dumps right after SPMD partitioning, before anything is fus
 executable. Collectives are not counted here: their operands and results cost nothing, and what writes an operand does.
 
 - W1 Times: bodies of loops count as often as their trip count says, once if nobody knows it; of a conditional the
-  branch with the most work counts; calls and asynchronous operations count what they call.
+  branch with the most work counts; asynchronous operations count what they call, and calls are inlined before anything
+  is fused.
 - W2 FLOPs: 2 per multiply-add of matrix products and convolutions (none for padding and for gaps of dilated operands),
   5 n log2 n of a Fourier transform, n³/3 of a Cholesky factor, n² per column of a triangular solve. A complex
   multiply-add counts 4 real ones. Elementwise ops have none: they wait for memory.
@@ -43,9 +44,18 @@ from reshard.synthesis.programs import traffic
 
 from .hlo_copies import _keeps_order, bytes_beside_updates, reads_of_lines
 from .hlo_device_groups import integers
-from .hlo_text import Computation, HloModule, Instruction, parse_module, shape_arrays, sizes_of, tuple_elements
+from .hlo_text import (
+    WITHOUT_OPERANDS,
+    Computation,
+    HloModule,
+    Instruction,
+    parse_module,
+    shape_arrays,
+    sizes_of,
+    tuple_elements,
+)
 from .hlo_trip_counts import Scope
-from .hlo_walk import STEP, async_pieces, branches, callees, loop_runs
+from .hlo_walk import STEP, async_pieces, branches, callees, loop_runs, with_calls_inlined
 
 _ELEMENTWISE = frozenset(
     ("abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan2", "atanh", "cbrt", "ceil", "clamp", "compare")
@@ -71,7 +81,6 @@ _FREE = frozenset(
     + tuple(_COLLECTIVES)
     + tuple(f"{kind}-{step}" for kind in _COLLECTIVES for step in ("start", "done"))
 )
-_WITHOUT_OPERANDS = frozenset(("constant", "iota", "parameter", "partition-id", "replica-id"))
 _FREE_CALLS = re.compile(
     r'custom_call_target="(?:Sharding|SPMDFullToShardShape|SPMDShardToFullShape|AllocateBuffer|annotate_|xla\.sdy\.)'
 )
@@ -99,6 +108,7 @@ def work_in(hlo_text: str, *, reads_lines: bool = False) -> tuple[LocalWork, ...
       (LocalWork(flops=128, bytes_moved=224, runs=1, kernels=1),)
     """
     module = parse_module(hlo_text)
+    module = module if module.is_scheduled else with_calls_inlined(module)
     rows = ProgramWork(module, reads_lines).work(Scope(module, module.entry, ()))
     return tuple(LocalWork(flops, moved, runs, kernels) for (flops, moved, kernels), runs in sorted(rows.items()))
 
@@ -261,7 +271,7 @@ class _Body:
         self.operands: dict[str, list[str]] = {}
         shown: dict[str, str] = {}
         for name, each in computation.instructions.items():
-            listed = [] if each.opcode in _WITHOUT_OPERANDS else each.operands
+            listed = [] if each.opcode in WITHOUT_OPERANDS else each.operands
             operands = [shown.get(operand, operand) for operand in listed]
             if self._is_view(each):
                 shown[name] = operands[0]

@@ -308,8 +308,41 @@ class TestControlFlow:
         assert work(body, computations=LOOP) == [(2 * 32**3, 3 * 4096, 1)]
 
     def test_calls_count_each_time(self):
-        body = "  %c = f32[1024] call(%p), to_apply=%small\n  ROOT %d = f32[1024] call(%c), to_apply=%small"
-        assert work(body, computations=LOOP) == [(0, 2 * 4096, 2)]
+        body = "  %c = f32[1024] call(%p), to_apply=%large\n  ROOT %d = f32[1024] call(%c), to_apply=%large"
+        assert work(body, computations=LOOP) == [(2 * 32**3, 3 * 4096, 2)]
+
+    def test_what_calls_run_is_fused_with_what_is_around_them(self):
+        body = (
+            "  %c = f32[1024] call(%p), to_apply=%small\n  %h = f32[1024] negate(%c)\n"
+            "  ROOT %d = f32[1024] call(%h), to_apply=%small"
+        )
+        assert work(body, computations=LOOP) == [(0, 2 * 4096, 1)]
+
+    def test_of_a_tuple_that_a_call_returns_what_nobody_takes_is_not_written(self):
+        two = (
+            "%two (v: f32[1024]) -> (f32[1024], f32[1024]) {\n  %v = f32[1024] parameter(0)\n"
+            "  %w = f32[1024] tanh(%v)\n  %x = f32[1024] negate(%v)\n"
+            "  ROOT %t = (f32[1024], f32[1024]) tuple(%w, %x)\n}\n"
+        )
+        call = "  %c = (f32[1024], f32[1024]) call(%p), to_apply=%two\n"
+        first = "get-tuple-element(%c), index=0"
+        one = f"{call}  %e = f32[1024] {first}\n  ROOT %n = f32[1024] negate(%e)"
+        assert work(one, computations=two) == [(0, 2 * 4096, 1)]
+        whole = f"{call}  %e = f32[1024] {first}\n  ROOT %n = ((f32[1024], f32[1024]), f32[1024]) tuple(%c, %e)"
+        assert work(whole, computations=two) == [(0, 2 * 4096, 2)]
+
+    def test_a_slice_of_a_constant_in_a_call_moves_nothing(self):
+        """As where a site cuts a constant that is broadcast."""
+        cut = (
+            "%cut (v: f32[1024]) -> f32[32] {\n  %v = f32[1024] parameter(0)\n"
+            "  ROOT %w = f32[32] slice(%v), slice={[0:32]}\n}\n"
+        )
+        body = (
+            "  %one = f32[] constant(1)\n  %ones = f32[1024] broadcast(%one), dimensions={}\n"
+            "  %c = f32[32] call(%ones), to_apply=%cut\n  %s = f32[32] slice(%p), slice={[0:32]}\n"
+            "  ROOT %m = f32[32] multiply(%c, %s)"
+        )
+        assert work(body, computations=cut) == [(0, 2 * 128, 1)]
 
     def test_async_operations_count_what_they_call(self):
         body = (
