@@ -154,7 +154,8 @@ def optimize(
         of a TOML file, or a `Topology`, by default that of the program's devices; `memory_limit`, such as "12GiB";
         `compile_for`: a target such as "tpu:v5e:2x4", whose compiler decides; `effort`: how many times longer to
         search; `layouts`: "chosen" if those between arguments and results may be others than propagation finds;
-        `emit`, "manual", "sdy", "local" or "auto"; `verify_values`: if it is true, both modules run on small random
+        `emit`, "manual", "sdy", "local" or "auto"; `traffic`, "off" if the report is not to list the longest
+        collectives, which takes up to a tenth more time; `verify_values`: if it is true, both modules run on small random
         inputs, and rewrites that change values are taken back. See docs/jax.md for these and more options.
     Returns: a `Result`. `lowered` is set if `program` is a lowered program, and `exported` if it is an export;
       `module` and `report` are always set.
@@ -171,6 +172,8 @@ def optimize(
         import jax  # noqa: F401, a part of it is imported below anyway
     given = options if check is None else {**options, "check": check}
     settings = resolved(given, dict(contexts.current().options))
+    if settings["traffic"] == "auto":
+        settings["traffic"] = "on"
     if hasattr(program, "compiler_ir"):
         return _of_lowered(cast("jax.stages.Lowered", program), settings)
     if hasattr(program, "mlir_module_serialized"):
@@ -488,5 +491,10 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
 
 def _session(settings: Mapping[str, Any]) -> Session:
     return Session(
-        RunOptions(compile_for=target_in(settings), effort=effort_of(settings["effort"]), layouts=settings["layouts"])
+        RunOptions(
+            compile_for=target_in(settings),
+            with_traffic=settings["traffic"] == "on",
+            effort=effort_of(settings["effort"]),
+            layouts=settings["layouts"],
+        )
     )

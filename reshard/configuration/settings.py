@@ -145,6 +145,7 @@ def _layouts() -> tuple[str, ...]:
 
 _ORACLE = "how the costs of stock XLA are found: `lone` compiles each site, or its op, on its own"
 _PROGRESS = "show progress on stderr when work takes longer than two seconds: on a terminal, always, or never"
+_TRAFFIC = "list the longest collectives of both programs in reports: those of `reshard.optimize`, all, or none"
 _MODES = ("auto", "on", "off")
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -199,6 +200,7 @@ SETTINGS: dict[str, Setting] = {
             "run no module that needs more memory, on all devices together",
             check=byte_size,
         ),
+        Setting("traffic", "auto", _TRAFFIC, lambda: _MODES),
         Setting("dump_to", None, "the folder to which each module is written, before and after, with its report"),
         Setting(
             "logging_level",

@@ -3,6 +3,7 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -261,3 +262,15 @@ class TestMistakes:
     def test_a_function_that_is_not_lowered(self):
         with pytest.raises(TypeError, match=r"takes what jax.jit\(f\).lower\(\*args\) returns"):
             reshard.optimize(jnp.sin)
+
+
+def test_the_report_lists_the_longest_collectives_unless_they_are_off(monkeypatch, tmp_path):
+    monkeypatch.setenv("RESHARD_CACHE_DIR", str(tmp_path / "cache"))
+    text = (Path(__file__).resolve().parents[2] / "docs" / "tiny.mlir").read_text()
+
+    def listed(**options):
+        return "where the bytes go" in reshard.optimize(text, topology="h100:2x4", **options).report.text()
+
+    assert listed() and not listed(traffic="off") and listed(traffic="on")
+    with reshard.options(traffic="off"):
+        assert not listed()

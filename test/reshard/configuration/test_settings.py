@@ -38,7 +38,7 @@ class TestPlaces:
         values = {"verify_values": False, "verify_values_bytes": "256MiB"}
         stated = {"policy": "better", "oracle": "lone", "emit": "auto", "check": True}
         stated |= {"topology": None, "memory_limit": None, "effort": "1", "layouts": "given", "compile_for": None}
-        assert resolved() == {**stated, **values, "dump_to": None} | QUIET
+        assert resolved() == {**stated, **values, "traffic": "auto", "dump_to": None} | QUIET
 
     def test_the_first_place_wins(self, monkeypatch, tmp_path):
         write(tmp_path / "reshard.toml", 'policy = "always"\ncheck = false\nemit = "local"\ndump_to = "of-file"\n')
@@ -58,6 +58,7 @@ class TestPlaces:
             "check": True,  # from the environment, not from the file
             "verify_values": False,
             "verify_values_bytes": "256MiB",
+            "traffic": "auto",
             "dump_to": "of-file",
         }
 
@@ -89,7 +90,7 @@ class TestMistakes:
 
     known = (
         "known: policy, oracle, emit, topology, memory_limit, effort, layouts, compile_for, check, verify_values, "
-        "verify_values_bytes, dump_to, logging_level, progress"
+        "verify_values_bytes, traffic, dump_to, logging_level, progress"
     )
 
     def test_in_the_call(self):
