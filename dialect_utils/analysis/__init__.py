@@ -10,5 +10,6 @@ __all__ = [
     "module_analysis",
     "named_values",
     "op_numbers",
+    "open_lines",
     "propagation",
 ]

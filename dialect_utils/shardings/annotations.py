@@ -35,7 +35,8 @@ _NAME = re.compile(r'^(?:loc\()?"([^"]*)"\(')
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """A line of a program with the sharding that it asks for, or arguments that have a sharding in common.
+    """A line of a program with the sharding that it asks for, or arguments that have a sharding in common; or a line
+    without a constraint, with the sharding that propagation finds.
 
     Attributes:
       number: the annotation's number in the module. place: the line; None if the module does not say it.
@@ -45,6 +46,8 @@ class Annotation:
       bound: the axes that manual computations around them have taken, which no sharding here may use.
       names: of the arguments, with `*` for numbers of layers; empty for a line.
       arguments, results: the numbers of the arguments, and of the results that are their new values.
+      values: of a line without a constraint, what one would be put on: the number of an op among all of the module, and
+        that of its result, or -1 less that of its operand.
     """
 
     number: int
@@ -59,6 +62,7 @@ class Annotation:
     names: tuple[str, ...] = ()
     arguments: tuple[int, ...] = ()
     results: tuple[int, ...] = ()
+    values: tuple[tuple[int, int], ...] = ()
 
 
 def annotations_of(module: ir.Module) -> list[Annotation]:

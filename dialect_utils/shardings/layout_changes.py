@@ -12,7 +12,7 @@ from reshard.synthesis.layouts.neighbours import divides
 from reshard.synthesis.layouts.sharding import Sharding
 
 from ..ir.functions import functions_of, public_functions, signature
-from ..ir.ops import ops_in, shape_of
+from ..ir.ops import ops_in, producer_of, shape_of
 from ..platform import compat
 from ..platform.bindings import ir, sdy
 from .annotations import Annotation, constraints_of
@@ -85,10 +85,10 @@ def _main(module: ir.Module) -> ir.Operation:
 def changed(module: ir.Module, changes: Changes) -> bytes:
     """Returns a copy of the module, as bytecode, with other shardings in annotations, or another shape of its mesh.
 
-    None takes constraints out.
+    None takes constraints out. A line without a constraint gets one on each of its values.
     """
     copy = ir.Module.parse(compat.bytecode(module), module.context)
-    ops = constraints_of(copy)
+    ops, every = constraints_of(copy), ops_in(copy.operation)
     for subject, new in changes.items():
         if isinstance(subject, MeshShape):
             assert isinstance(new, Mesh)
@@ -96,6 +96,8 @@ def changed(module: ir.Module, changes: Changes) -> bytes:
         else:
             assert not isinstance(new, Mesh)
             _change(copy, [ops[each] for each in subject.ops], subject, new)
+            if new is not None:
+                _constrain(copy, [_value(every[op], number) for op, number in subject.values], subject.mesh, new)
     return compat.bytecode(copy)
 
 
@@ -109,6 +111,22 @@ def _change(module: ir.Module, ops: Sequence[ir.Operation], annotation: Annotati
             op.erase()
         else:
             op.attributes["sharding"] = sharding_to_attr(sharding, mesh_reference(op.attributes["sharding"]))
+
+
+def _value(op: ir.Operation, number: int) -> ir.Value:
+    return op.results[number] if number >= 0 else op.operands[-1 - number]
+
+
+def _constrain(module: ir.Module, values: Sequence[ir.Value], mesh: Mesh, sharding: Sharding) -> None:
+    """Puts a constraint on each value."""
+    symbol = next(symbol for symbol, each in module_meshes(module).items() if each == mesh)
+    for value in values:
+        producer = producer_of(value)
+        begin = ir.InsertionPoint.at_block_begin(ir.BlockArgument(value).owner) if producer is None else None
+        where = module.operation if producer is None else producer
+        with begin or ir.InsertionPoint.after(where), where.location:
+            made = sdy.ShardingConstraintOp(value, sharding_to_attr(sharding, symbol))
+        value.replace_all_uses_except(made.result, made.operation)
 
 
 def _reshape_mesh(module: ir.Module, symbol: str, mesh: Mesh) -> None:

@@ -3,7 +3,7 @@
 
 Loops run their body as often as their trip count says, conditionals one of their branches, and calls, fusions and
 asynchronous operations what they call. The computations that reductions, sorts and scatters apply to elements are not
-among them. Right after partitioning, the bodies of manual computations are calls; XLA inlines all calls before it fuses.
+among them. Right after partitioning the bodies of manual computations are calls; XLA inlines all calls before it fuses.
 
 **Pieces.** A TPU's compiler runs some collectives in pieces, inside of fusions with other work. In the final program
 such a collective is written several times, with one channel:

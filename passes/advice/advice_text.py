@@ -33,6 +33,8 @@ def as_text(advice: Advice) -> str:
         limit = "" if advice.refused_limit is None else f"; --memory-limit {advice.refused_limit} allows it"
         parts.append(f"faster, but not advised: {share} of the time as it came; {advice.refused.title}{limit}")
     tried = [f"{counted(advice.lines, 'annotation')} (a line with one sharding)"]
+    if advice.open_lines:
+        tried.append(f"{counted(advice.open_lines, 'line')} without one")
     if advice.arguments:
         tried.append(f"{counted(advice.arguments, 'group')} of arguments")
     parts.append(", ".join([*tried, f"{counted(advice.trials, 'program')} compiled"]))
@@ -116,9 +118,15 @@ def _change(number: int, advice: Advice) -> str:
         f"{number + 1}. {_where(annotation)}",
         *([] if isinstance(annotation, MeshShape) else [f"     with {each}" for each in annotation.names[1:]]),
         *(f"     {each}" for each in change.diff or ([f"| {change.source}"] if change.source else [])),
-        f"     {_layout_text(annotation)} -> {_layout_text(change.sharding)}",
+        f"     {_before_text(annotation)} -> {_layout_text(change.sharding)}",
     ]
     return "\n".join([*lines, *([f"     {_without(change, advice)}"] if len(advice.changes) > 1 else [])])
+
+
+def _before_text(annotation: Changed) -> str:
+    if isinstance(annotation, Annotation) and annotation.values:
+        return f"no constraint, propagation has {_layout_text(annotation)}"
+    return _layout_text(annotation)
 
 
 def _layout_text(of: Changed | Sharding | Mesh | None) -> str:
@@ -138,6 +146,8 @@ def _where(annotation: Changed) -> str:
             held += f" and {counted(len(annotation.results), 'result')}"
         return f"{annotation.names[0]} ({held}, {types})"
     place = "a line that the module does not name" if annotation.place is None else str(annotation.place)
+    if annotation.values:
+        return f"{place} ({counted(len(annotation.values), 'value')} without a constraint, {types})"
     return f"{place} ({counted(len(annotation.ops), 'constraint')}, {types})"
 
 
@@ -171,6 +181,7 @@ def as_dict(advice: Advice) -> dict[str, Any]:
         "topology": network_text(advice),
         "annotations": advice.lines,
         "groups_of_arguments": advice.arguments,
+        "lines_without_constraint": advice.open_lines,
         "programs_compiled": advice.trials,
         "problem": advice.problem,
         "meshes": [
@@ -203,7 +214,7 @@ def _change_dict(change: Advised) -> dict[str, Any]:
         assert isinstance(change.sharding, Mesh)
         return {"kind": "mesh", "mesh": dict(subject.mesh.axes), "advised": dict(change.sharding.axes), **gain}
     return {
-        "kind": "arguments" if subject.arguments else "line",
+        "kind": "arguments" if subject.arguments else "line without a constraint" if subject.values else "line",
         "place": None if subject.place is None else str(subject.place),
         "names": list(subject.names),
         "arguments": list(subject.arguments),
@@ -211,6 +222,7 @@ def _change_dict(change: Advised) -> dict[str, Any]:
         "source": change.source,
         "diff": list(change.diff),
         "constraints": len(subject.ops),
+        "values": len(subject.values),
         "types": list(subject.types),
         "sharding": str(subject.sharding),
         "advised": None if change.sharding is None else str(change.sharding),

@@ -2,7 +2,8 @@
 """Advice for a module: its annotations, the candidates for each, and the measurement of every set of changes by XLA.
 
 A constraint may go, take the sharding of another annotation of the same shapes, or change by one edit (`neighbours`);
-the sharding of arguments may change likewise, and so may the sizes of the mesh's axes. Every set of changes that the
+the sharding of arguments may change likewise, a line without a constraint may get one, and so may the sizes of the
+mesh's axes change. Every set of changes that the
 search asks about is compiled; nothing is believed. Advice needs no more memory, changes no sharding of an argument or
 result that it does not name, and is not given if XLA computes the changed program wrongly.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.analysis.argument_groups import argument_groups
+from reshard.dialect_utils.analysis.open_lines import open_lines
 from reshard.dialect_utils.ir.diagnostics import Place
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
@@ -31,7 +33,7 @@ from reshard.dialect_utils.shardings.layout_changes import (
 )
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, CompileRequest, XlaChild
 from reshard.passes.advice.change_search import LEAST_GAIN, Changes, ChangeSearch, Trial
-from reshard.passes.advice.source_edits import diff_of
+from reshard.passes.advice.source_edits import added_to, diff_of
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import values_check
@@ -48,17 +50,19 @@ from reshard.synthesis.layouts.sharding import Sharding
 if TYPE_CHECKING:
     from reshard.synthesis.network.program_time import ProgramTime
 
-CONSTRAINTS, STATE, ARGUMENTS, MESH = "constraints", "state", "arguments", "mesh"
+CONSTRAINTS, LINES, STATE, ARGUMENTS, MESH = "constraints", "lines", "state", "arguments", "mesh"
 MAY_CHANGE = {
     CONSTRAINTS: "the lines with a sharding constraint",
+    LINES: "lines without a constraint, which may get one",
     STATE: "arguments that the program returns as new values, such as parameters and their momentum",
     ARGUMENTS: "all arguments; whoever makes the others has to make them in that sharding",
     MESH: "the sizes of the mesh's axes; unless all arguments may change, only if most of their elements are state",
 }
-BY_DEFAULT = (CONSTRAINTS, STATE, MESH)
+BY_DEFAULT = (CONSTRAINTS, LINES, STATE, MESH)
 MOST_CHANGES = 5
 BUDGET, MOST_BUDGET = 400, 10**6  # compilations
 MOST_SHAPES = 40  # of the mesh
+MOST_LINES = 12  # without a constraint
 MOST_WRONG = 3  # sets of changes that XLA computes wrongly, before the search gives up
 
 
@@ -68,7 +72,7 @@ class Advised:
 
     Attributes:
       annotation: the line or the arguments, with the sharding that they have; or the mesh.
-      sharding: what it should be; None: no constraint at all.
+      sharding: what it should be; None: no constraint at all. A line without a constraint gets one.
       seconds_without: the modelled time with all other changes alone; infinite if XLA does not compile that.
       problem_without: why the other changes alone could not be advised; empty if they could.
       source: the line as its file has it; empty if there is no such file.
@@ -107,7 +111,8 @@ class Advice:
 
     Attributes:
       name: of the module. network: the one that times are modelled on. num_devices: of the module.
-      lines: the number of annotations that are lines. arguments: of those that are groups of arguments.
+      lines: the number of annotations that are lines. arguments: of those that are groups of arguments. open_lines: of
+        lines without a constraint that were tried.
       trials: the number of programs that were compiled.
       stock: the program as it came.
       forms: other forms of it: with the changes, and both after `optimize` where that was asked for.
@@ -135,6 +140,7 @@ class Advice:
     refused_limit: int | None = None
     meshes: tuple[OtherMesh, ...] = ()
     has_lines: bool = True
+    open_lines: int = 0
 
 
 class Adviser:
@@ -164,12 +170,16 @@ class Adviser:
         self._devices = partitions_of(self._module)
         self._criterion = ModuleCriterion(BETTER, network, self._devices)
         found = annotations_of(self._module) if CONSTRAINTS in may_change else []
-        self._has_lines = not any(each.place and each.place.file == _NO_FILE for each in found)
+        self._has_lines = not any(map(_is_unnamed, found))
         self._annotations = [_in_file(each, name) for each in found]
         groups = argument_groups(self._module, len(found))
         owned = groups if ARGUMENTS in may_change else [each for each in groups if each.results]
         if ARGUMENTS in may_change or STATE in may_change:
             self._annotations += [replace(each, number=len(found) + at) for at, each in enumerate(owned)]
+        if LINES in may_change:
+            opened = open_lines(self._module, len(self._annotations), MOST_LINES)
+            self._has_lines = self._has_lines and not any(_is_unnamed(each) for each in opened)
+            self._annotations += [_in_file(each, name) for each in opened]
         may_reshape = MESH in may_change and 2 * _elements(owned) >= _elements(groups) > 0
         self._mesh = mesh_shape_of(self._module, len(self._annotations)) if may_reshape else None
         self._uneven = set(uneven_in(self._module)) if self._mesh else set()
@@ -183,8 +193,9 @@ class Adviser:
         progress.at("advise: the module as it came")
         stock = self.compiled(compat.bytecode(self._module))
         arguments = sum(bool(each.arguments) for each in self._annotations)
-        lines = len(self._annotations) - arguments
-        empty = Advice(self._name, self._network, self._devices, lines, arguments, 1, None, has_lines=self._has_lines)
+        opened = sum(bool(each.values) for each in self._annotations)
+        lines, how = len(self._annotations) - arguments - opened, {"has_lines": self._has_lines, "open_lines": opened}
+        empty = Advice(self._name, self._network, self._devices, lines, arguments, 1, None, **how)
         if not stock.is_ok:
             return replace(empty, problem=f"XLA does not compile the module: {stock.status}: {stock.message}")
         self._stock = stock
@@ -254,7 +265,8 @@ class Adviser:
 
         Arguments always have a sharding.
         """
-        used = Counter((each.mesh, each.shapes, each.sharding.closed()) for each in self._annotations)
+        stated = [each for each in self._annotations if not each.values]
+        used = Counter((each.mesh, each.shapes, each.sharding.closed()) for each in stated)
         found: dict[int, list[Sharding | Mesh | None]] = {}
         if self._mesh is not None:
             found[self._mesh.number] = [*mesh_shapes(self._mesh.mesh)[:MOST_SHAPES]]
@@ -265,7 +277,7 @@ class Adviser:
             some = dict.fromkeys([*able, *near])
             some.pop(each.sharding.closed(), None)
             able = [s for s in some if not _axes_of(s) & {*each.bound}]
-            found[each.number] = [*able] if each.arguments else [None, *able]
+            found[each.number] = [*able] if each.arguments or each.values else [None, *able]
         return found
 
     def _named(self, changes: Sequence[tuple[int, Any]]) -> dict[Changed, Sharding | Mesh | None]:
@@ -343,6 +355,9 @@ class Adviser:
             return "", ()
         is_alone = sum(each.place == place for each in self._annotations) == 1
         may_edit = is_alone and annotation.is_own_call
+        if annotation.values:
+            added = added_to("\n".join(lines), place, sharding) if may_edit and sharding is not None else ()
+            return lines[place.line - 1].strip(), added
         diff = diff_of("\n".join(lines), place, annotation.sharding, sharding) if may_edit else ()
         return lines[place.line - 1].strip(), diff
 
@@ -400,10 +415,14 @@ def _called_as(
 _NO_FILE = "-"  # what MLIR calls the file of text that it did not read from a file
 
 
+def _is_unnamed(annotation: Annotation) -> bool:
+    return annotation.place is not None and annotation.place.file == _NO_FILE
+
+
 def _in_file(annotation: Annotation, file: str) -> Annotation:
     """Returns the annotation with a file in place of the one without a name."""
     place = annotation.place
-    return replace(annotation, place=replace(place, file=file)) if place and place.file == _NO_FILE else annotation
+    return replace(annotation, place=replace(place, file=file)) if place and _is_unnamed(annotation) else annotation
 
 
 def _axes_of(sharding: Sharding) -> set[str]:

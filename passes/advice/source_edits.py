@@ -51,6 +51,48 @@ def diff_of(source: str, place: Place, before: Sharding, sharding: Sharding | No
     )
 
 
+def added_to(source: str, place: Place, sharding: Sharding) -> tuple[str, ...]:
+    """Returns the line that gives the value of a line a constraint, behind `+ `; empty for a line not plain enough.
+
+    That is one which gives a value to a single name, in a file that calls `with_sharding_constraint(x, P(...))`
+    somewhere; the new line calls it in the same way.
+
+    Args:
+      source: the file as text. place: of an op that the line makes.
+
+    Example:
+      >>> added_to('w = with_sharding_constraint(v, P())\\ny = f(x)', Place("f.py", 2, 4), Sharding.parse('[{"a"}]'))
+      ('+ y = with_sharding_constraint(y, P("a"))',)
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ()
+    statement = next((each for each in ast.walk(tree) if _gives(each, place)), None)
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and _name(each) == _CONSTRAINT]
+    plain = (each for each in calls if len(each.args) == 2 and not each.keywords)
+    called = next(((each, spec) for each in plain if _is_spec(spec := each.args[1])), None)
+    text = partition_specs.text_of(sharding)
+    if not isinstance(statement, ast.Assign) or called is None or text is None:
+        return ()
+    ((target,), (call, spec)) = statement.targets, called
+    assert isinstance(target, ast.Name) and isinstance(spec, ast.Call)
+    names = [ast.get_source_segment(source, each.func) for each in (call, spec)]
+    new_spec = text.replace("'", '"').removeprefix("P")
+    return (f"+ {target.id} = {names[0]}({target.id}, {names[1]}{new_spec})",)
+
+
+def _gives(statement: ast.AST, place: Place) -> bool:
+    """Returns whether a statement on the line of a place gives a value to a single name."""
+    if not isinstance(statement, ast.Assign) or not statement.lineno <= place.line <= (statement.end_lineno or 0):
+        return False
+    return len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
+
+
+def _is_spec(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and _name(node) in _SPECS
+
+
 def _is_at(call: ast.Call, place: Place) -> bool:
     return (call.lineno, call.col_offset) == (place.line, place.column) and _name(call) == _CONSTRAINT
 

@@ -72,9 +72,9 @@ def advise(
 ) -> Advice:
     """Returns the few changes of shardings that make a program faster, each with what it saves.
 
-    A change takes a `with_sharding_constraint` away, gives it another PartitionSpec, or a parameter, or gives the axes
-    of the mesh other sizes. Every set of changes is compiled for CPU devices in a child process, and none is run,
-    unless XLA may compute its values wrongly. What is advised needs no more memory than the program as it came;
+    A change takes a `with_sharding_constraint` away, adds one, gives one or a parameter another PartitionSpec, or gives
+    the axes of the mesh other sizes. Every set of changes is compiled for CPU devices in a child process, and none is
+    run, unless XLA may compute its values wrongly. What is advised needs no more memory than the program as it came;
     arguments and results that are not named keep their shardings.
 
     Args:
@@ -87,8 +87,9 @@ def advise(
       most: the largest number of changes.
       effort: times the usual number of compilations, which is 400.
       with_ours: whether `optimize` is asked, too, for the program as it came and for the changed one.
-      may_change: "constraints"; "state", arguments that the program returns as new values; "arguments", all of them;
-        "mesh", the sizes of its axes. By default all but other arguments.
+      may_change: "constraints"; "lines", those without a constraint, which may get one; "state", arguments that the
+        program returns as new values; "arguments", all of them; "mesh", the sizes of its axes. By default all but other
+        arguments.
     Raises:
       TopologyError: an unknown topology, or one that does not fit the devices of the program.
       ByteSizeError: a memory limit that is no size.

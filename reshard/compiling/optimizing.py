@@ -155,8 +155,8 @@ def optimize(
         `compile_for`: a target such as "tpu:v5e:2x4", whose compiler decides; `effort`: how many times longer to
         search; `layouts`: "chosen" if those between arguments and results may be others than propagation finds;
         `emit`, "manual", "sdy", "local" or "auto"; `traffic`, "off" if the report is not to list the longest
-        collectives, which takes up to a tenth more time; `verify_values`: if it is true, both modules run on small random
-        inputs, and rewrites that change values are taken back. See docs/jax.md for these and more options.
+        collectives, which takes up to a tenth more time; `verify_values`: if it is true, both modules run on small
+        random inputs, and rewrites that change values are taken back. See docs/jax.md for these and more options.
     Returns: a `Result`. `lowered` is set if `program` is a lowered program, and `exported` if it is an export;
       `module` and `report` are always set.
     Raises:

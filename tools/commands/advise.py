@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "name the few shardings to change, with the line and the gain of each"
 EPILOG = """\
-Each line of the program with a sharding constraint may lose it, or get another PartitionSpec. So may parameters, with what the program
-returns as their new values, and the mesh may get other sizes. Every set of changes is compiled with stock XLA, and times are modelled
-on --topology; what is advised needs no more memory. See docs/advise.md.
+Each line of the program with a sharding constraint may lose it, or get another PartitionSpec; a line without one may get one. So may
+parameters, with what the program returns as their new values, and the mesh may get other sizes. Every set of changes is compiled with
+stock XLA, and times are modelled on --topology; what is advised needs no more memory. See docs/advise.md.
 
 examples:
   reshard advise step.mlir --topology h100:4         at most five changes, those that give most first
@@ -54,9 +54,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--may-change",
         type=_words,
         metavar="WORDS",
-        default=("constraints", "state", "mesh"),
-        help="some of constraints; state, the arguments that the program returns as new values; arguments, all of "
-        "them; mesh, the sizes of its axes (default: constraints,state,mesh)",
+        default=("constraints", "lines", "state", "mesh"),
+        help="some of constraints; lines, those without a constraint, which may get one; state, the arguments that the "
+        "program returns as new values; arguments, all of them; mesh, the sizes of its axes (default: "
+        "constraints,lines,state,mesh)",
     )
     parser.add_argument("--stock-only", action="store_true", help="leave out what reshard-opt makes of both programs")
     parser.add_argument("-o", dest="output", metavar="FILE", help="write the module with the changes; - is stdout")
@@ -74,7 +75,7 @@ def _effort(text: str) -> float:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    known = ("constraints", "state", "arguments", "mesh")
+    known = ("constraints", "lines", "state", "arguments", "mesh")
     words = tuple(word.strip() for word in text.split(","))
     for word in words:
         if word not in known:

@@ -127,5 +127,5 @@ def test_a_mesh_of_the_shape_that_was_advised_gives_what_was_measured(mesh):
 
 @pytest.mark.parametrize("wrong", ["mesh", ["meshes"]])
 def test_what_may_change_has_known_words(wrong):
-    with pytest.raises(ValueError, match="it has some of constraints, state, arguments, mesh"):
+    with pytest.raises(ValueError, match="it has some of constraints, lines, state, arguments, mesh"):
         reshard.advise("module {}", may_change=wrong)

@@ -64,11 +64,19 @@ def test_the_text_has_the_forms_and_each_change():
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
-    [(ALIKE, ""), (NO_CONSTRAINT, "the module has no sharding that could change")],
+    ("text", "how", "problem"),
+    [
+        (ALIKE, {}, ""),
+        (NO_CONSTRAINT, {}, ""),
+        (
+            NO_CONSTRAINT,
+            {"may_change": ("constraints", "state", "mesh")},
+            "the module has no sharding that could change",
+        ),
+    ],
 )
-def test_where_nothing_is_to_be_gained(text, problem):
-    found, module = advice(text)
+def test_where_nothing_is_to_be_gained(text, how, problem):
+    found, module = advice(text, **how)
     assert (found.changes, module, found.problem) == ((), None, problem)
     assert (problem or advice_text.NOTHING) in advice_text.as_text(found)
 

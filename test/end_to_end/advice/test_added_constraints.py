@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines without a constraint get one, behind which the program is as fast as the advice says once it is written."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import reshard
+from reshard.dialect_utils.analysis.open_lines import open_lines
+from reshard.dialect_utils.platform.bindings import ir, make_context
+
+SOURCE = """
+import jax
+import jax.numpy as jnp
+from jax.lax import with_sharding_constraint
+from jax.sharding import PartitionSpec as P
+
+def layer(x, w):
+    h = jnp.tanh(x @ w["up"])
+    x = x + h @ w["down"]
+    return x
+
+def loss(ws, x):
+    for w in ws:
+        x = layer(x, w)
+    x = with_sharding_constraint(x, P("data", None))
+    return jnp.sum(x * x)
+
+def step(ws, x):
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ws, jax.grad(loss)(ws, x))
+"""
+LAYERS, WIDTH, HIDDEN = 3, 256, 1024
+
+
+@pytest.fixture
+def lowered(tmp_path):
+    """Returns a function that lowers a source for a mesh of data=2 and model=4 devices."""
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:8])
+
+    def from_source(source: str, name: str):
+        (tmp_path / f"{name}.py").write_text(source)
+        spec = importlib.util.spec_from_file_location(name, tmp_path / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+        def argument(*shape, by=()):
+            return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*by)))
+
+        weights = {"up": argument(WIDTH, HIDDEN), "down": argument(HIDDEN, WIDTH)}
+        with jax.set_mesh(mesh):
+            return jax.jit(module.step).lower([weights] * LAYERS, argument(256, WIDTH, by=(("data", "model"),)))
+
+    return from_source
+
+
+def test_what_is_added_gives_what_is_said(lowered, tmp_path):
+    program = lowered(SOURCE, "before")
+    how = {"topology": "v5e:2x4", "with_ours": False}
+    found = reshard.advise(program, **how, may_change=("constraints", "lines"))
+    added = [each for each in found.changes if each.annotation.values]
+    assert added and all(each.diff[0].startswith("+ ") for each in added)
+    assert "values without a constraint" in str(found) and "3 lines without one" in str(found)
+    lines = SOURCE.split("\n")
+    for change in sorted(found.changes, key=lambda each: -each.annotation.place.line):
+        at = change.annotation.place.line
+        indent = lines[at - 1][: len(lines[at - 1]) - len(lines[at - 1].lstrip())]
+        new = [indent + each[2:] for each in change.diff if each.startswith("+ ")]
+        lines[at - 1 : at] = [*([lines[at - 1]] if change.annotation.values else []), *new]
+    applied = reshard.traffic(lowered("\n".join(lines), "after"), topology="v5e:2x4", with_ours=False).stock
+    predicted = found.found.forms[0]
+    assert applied.bytes_received == predicted.compiled.costs.bytes_received
+    assert applied.bytes_received < found.found.stock.compiled.costs.bytes_received
+
+
+def test_a_line_has_its_values_in_each_layer_and_their_gradients(lowered):
+    text = lowered(SOURCE, "each").as_text(debug_info=True)
+    with make_context() as context, ir.Location.unknown(context):
+        found = {each.place.line: each for each in open_lines(ir.Module.parse(text), 7, 10)}
+    assert {line: len(each.values) for line, each in found.items() if line in (8, 9)} == {8: 2 * LAYERS, 9: 2 * LAYERS}
+    assert found[8].shapes == ((256, HIDDEN),) and found[9].shapes == ((256, WIDTH),)
+    assert not {15, 16} & {*found}, "a line with a constraint, and one with a number"
+    assert {each.number for each in found.values()} == {*range(7, 7 + len(found))}
