@@ -45,6 +45,7 @@ _TIERS = {**{tier: {tier} for tier in _ALONE}, "all": {"quick", "slow", *_COMPIL
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=tuple(_TIERS), default="quick", help="tests with that mark, or the others")
+    parser.addoption("--one-case-in", type=int, default=1, help="one in so many cases of each test that has some")
     parser.addoption("--every-draw", action="store_true", help="all cases of tests that draw many")
 
 
@@ -72,6 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
         )
         selected = [item for item in selected if item not in left_out]
+    repeated = _left_out([item for item in selected if "[" in item.nodeid], None, config.getoption("--one-case-in"))
+    selected = [item for item in selected if item not in repeated]
     config.hook.pytest_deselected(items=list({*items} - {*selected}))
     items[:] = selected
     for item in selected:
@@ -136,11 +139,12 @@ def _tier(item: pytest.Item) -> str:
     return next((tier for tier in ("device", *_COMPILERS, "slow") if item.get_closest_marker(tier)), "quick")
 
 
-def _left_out(items: Iterable[pytest.Item], marker: str, one_in: int) -> set[pytest.Item]:
-    """Returns all but one in so many of the cases of each test that has a marker, the same in each run."""
+def _left_out(items: Iterable[pytest.Item], marker: str | None, one_in: int) -> set[pytest.Item]:
+    """Returns all but one in so many of the cases of each test that has a marker, the same in each run; of all tests
+    for None."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker(marker):
+        if marker is None or item.get_closest_marker(marker):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     found: set[pytest.Item] = set()
     for some in cases.values():

@@ -209,6 +209,7 @@ def _run_pytest(python: str, flags: argparse.Namespace, parts: Sequence[str], re
     command += _selected(parts)
     command += ["-k", flags.filter] if flags.filter else []
     command += ["--every-draw"] if flags.every_draw else []
+    command += [f"--one-case-in={flags.one_case_in}"] if flags.one_case_in > 1 else []
     return _counted(command, results, _pytest_outcomes, {0, 5})  # 5: no test was selected
 
 
@@ -273,6 +274,13 @@ def _parser() -> argparse.ArgumentParser:
         "--every-draw", action="store_true", help="run all cases of tests that draw many, instead of some"
     )
     tests.add_argument(
+        "--one-case-in",
+        metavar="N",
+        type=_positive,
+        default=1,
+        help="one in N cases of each test that has some (default: 1)",
+    )
+    tests.add_argument(
         "--part",
         choices=PARTS,
         action="append",
@@ -280,7 +288,11 @@ def _parser() -> argparse.ArgumentParser:
         "(default: all)",
     )
     tests.add_argument(
-        "--jobs", metavar="N", type=_jobs, default=_usable_cores(), help="tests that run at once (default: %(default)s)"
+        "--jobs",
+        metavar="N",
+        type=_positive,
+        default=_usable_cores(),
+        help="tests that run at once (default: %(default)s)",
     )
     tests.add_argument("--filter", metavar="WORD", help="only tests whose name holds this")
     tests.add_argument("-v", "--verbose", action="store_true", help="print each test")
@@ -292,7 +304,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _jobs(text: str) -> int:
+def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is no whole number of at least 1")
     return int(text)
