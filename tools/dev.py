@@ -278,7 +278,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         type=_positive,
         default=1,
-        help="one in N cases of each test that has some (default: 1)",
+        help="run one in N cases of each test that has some",
     )
     tests.add_argument(
         "--part",
