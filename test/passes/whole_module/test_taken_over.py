@@ -25,10 +25,13 @@ from reshard.passes.whole_module.module_cost import ModuleCriterion, is_clearly_
 from reshard.passes.whole_module.replanned import Replanned
 from reshard.passes.whole_module.taken_over import (
     ALL_FORMS,
+    LEAN,
+    TIME,
     TakenOver,
     cut_at_sites,
     pipeline_for,
     take_over,
+    take_over_as,
     take_over_beside_loops,
 )
 from reshard.passes.whole_module.tried_wholes import Tried, TriedWholes
@@ -612,3 +615,22 @@ def test_a_module_whose_own_collectives_alone_are_decomposed_is_not_taken_over()
         module.operation.write_bytecode(planned)
         (found,) = take_over(planned.getvalue(), pipeline, session)
     assert found.module is None and found.problem == "no layout changes in it"
+
+
+def test_a_form_in_little_memory_splits_what_the_fastest_one_has_whole():
+    """The gradient of a lookup: a whole table on each device is faster."""
+    text = (Path(__file__).parents[1] / "convert_to_local_lean.mlir").read_text()
+    pipeline, session = Pipeline.emitting("auto", {"topology": "h100:2x4"}), Session()
+    with make_context() as context, ir.Location.unknown(context):
+        planned = Replanned(ir.Module.parse(text), pipeline, session).planned
+        fast, lean = (take_over_as(form, planned, pipeline, session) for form in (TIME, TIME + LEAN))
+        fewer, more = (shared_child().compile(str(each.module), 8).costs.temp_bytes for each in (lean, fast))
+    assert "all_reduce" in str([row["chain"] for row in fast.rows]) and fewer < more
+    assert "all_reduce" not in str([row["chain"] for row in lean.rows])
+
+
+def test_it_is_tried_where_the_fastest_form_lacks_nothing_but_memory(monkeypatch):
+    tried, real = [], tried_wholes.take_over_as
+    monkeypatch.setattr(tried_wholes, "take_over_as", lambda form, *rest: tried.append(form) or real(form, *rest))
+    run((Path(__file__).parents[1] / "convert_to_local_lean.mlir").read_text(), policy="better", topology="h100:2x4")
+    assert TIME + LEAN in tried
