@@ -29,6 +29,7 @@ from ..ir.fusing import ELEMENTWISE, is_elementwise_of_one
 from ..ir.loop_trips import known_trips_of
 from ..ir.ops import CONSTANTS, producer_of, terminator_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
+from ..ir.source_lines import frames_of
 from ..platform.bindings import ir, sdy, stablehlo
 from ..platform.typed import present
 from ..preparation.chlo_stand_ins import STANDS_IN
@@ -318,7 +319,7 @@ class OpWriter:
         op_name = "" if original is None else original.name
         array = self.around.manual.tensor(kind)
         more |= {"manual": self.around.manual, "runs": self.around.runs}
-        self.conversions.append(Conversion(number, op_name, own_location(op), array, chain, whole, is_move, **more))
+        self.conversions.append(Conversion(number, op_name, _asked_at(op), array, chain, whole, is_move, **more))
         return self._last_mark(op)
 
     def _last_mark(self, op: ir.Operation) -> Mark:
@@ -888,6 +889,15 @@ class _OneOp:
     ) -> list[ir.Value]:
         without = ("indices_are_sorted",)  # others are
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
+
+
+def _asked_at(op: ir.Operation) -> ir.Location:
+    """Returns the location of what asks for a change of layout: of an op that only changes one, and has no place of the
+    program since it takes an argument, that of its user."""
+    location = own_location(op)
+    if op.name in PASS_ON and (user := next(iter(op.results[0].uses), None)) and not frames_of(location):
+        return own_location(user.owner.operation)
+    return location
 
 
 def _received_first(cost: Cost) -> Cost:
