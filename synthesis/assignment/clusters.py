@@ -62,11 +62,11 @@ class _Growing:
     dims: list[tuple[int, ...]]
     members: dict[int, list[int]] = field(default_factory=dict)
 
-    def tie(self, one: int, other: int, pairs: list[tuple[int, int]]) -> bool:
-        """Ties two tensors by pairs of dimensions; returns False for a conflict."""
-        named = {self.dims[one][a]: self.dims[other][b] for a, b in pairs}
+    def tie(self, one: int, other: int, pairs: list[tuple[int, int]]) -> None:
+        """Ties two tensors by pairs of dimensions; two that are in one cluster stay as they are."""
         if self.of[one] == self.of[other]:
-            return all(here == there for here, there in named.items())
+            return
+        named = {self.dims[one][a]: self.dims[other][b] for a, b in pairs}
         small, large, renamed = other, one, {there: here for here, there in named.items()}
         if len(self.members[self.of[one]]) < len(self.members[self.of[other]]):
             small, large, renamed = one, other, named
@@ -75,7 +75,6 @@ class _Growing:
             self.of[member] = kept
             self.dims[member] = tuple(-1 if dim < 0 else renamed[dim] for dim in self.dims[member])
             self.members[kept].append(member)
-        return True
 
 
 def clusters_of(program: FactoredProgram) -> Clusters:
@@ -149,15 +148,18 @@ def _factors_alone(dims: Dims, shape: Sequence[int], op: FactoredOp) -> set[int]
 
 
 def _tie(growing: _Growing, op: FactoredOp) -> bool:
+    """Ties the tensors of an op, or none of them if two are in one cluster and disagree; returns whether it has."""
     tensors = [*zip(op.operands, op.operand_dims), *zip(op.results, op.result_dims)]
-    first, first_dims = tensors[0]
-    where = _dimension_of(first_dims, op)
-    every = [
-        (tensor, [(where[factor], dim) for factor, dim in _dimension_of(dims, op).items()])
-        for tensor, dims in tensors[1:]
-    ]
-    # A conflict between two of the tensors shows only once others are tied; ties made until then do no harm.
-    return all([growing.tie(first, tensor, pairs) for tensor, pairs in every])
+    wheres = [(tensor, _dimension_of(dims, op)) for tensor, dims in tensors]
+    names: dict[int, dict[int, int]] = {}  # of the factors, by cluster
+    for tensor, where in wheres:
+        named = {factor: growing.dims[tensor][dim] for factor, dim in where.items()}
+        if names.setdefault(growing.of[tensor], named) != named:
+            return False
+    first, first_where = wheres[0]
+    for tensor, where in wheres[1:]:
+        growing.tie(first, tensor, [(first_where[factor], dim) for factor, dim in where.items()])
+    return True
 
 
 def _dimension_of(dims: Dims, op: FactoredOp) -> dict[int, int]:

@@ -58,3 +58,13 @@ def test_a_sum_of_sums_does_not_tie_unless_somebody_else_takes_a_summand():
     other = op("tanh", (2,), (5,), (SAME,), (SAME,), (8, 8))
     assert sums_of_sums(FactoredProgram(tensors, (*dots, add, other))) == frozenset()
     assert sums_of_sums(FactoredProgram(tensors, (*dots, add), results=(2,))) == frozenset()
+
+
+def test_an_op_in_conflict_ties_none_of_its_tensors():
+    """x - x.T: the result has neither the layout of the one operand nor that of the other one."""
+    tensors = tuple(Tensor((8, 8), 32) for _ in range(3))
+    turn = op("transpose", (0,), (1,), (TURNED,), (SAME,), (8, 8))
+    for operands in ((0, 1), (1, 0)):
+        less = op("subtract", operands, (2,), (SAME, SAME), (SAME,), (8, 8))
+        found = clusters_of(FactoredProgram(tensors, (turn, less)))
+        assert found.conflicts == (1,) and [each.members for each in found.all] == [(0, 1), (2,)]
