@@ -25,8 +25,8 @@ from .drawing import MESHES
 from .stated import SAME, is_same
 
 _HEADINGS = (
-    *("mesh", "programs", "most ops", "most choices", "pinned", "limited", "slower by that", "impossible: by pins"),
-    *("by the limit", "combinations", "most of one", "disagree"),
+    *("mesh", "programs", "most ops", "most choices", "searched", "pinned", "limited", "slower by that"),
+    *("impossible: by pins", "by the limit", "combinations", "most of one", "disagree"),
 )
 
 
@@ -69,6 +69,7 @@ def _row(name: str, found: Sequence[Compared]) -> list[str]:
         len(found),
         max((len(each.case.ops) for each in found), default=0),
         max((each.nodes for each in found), default=0),
+        sum(each.left > 0 for each in found),
         sum(each.case.pins > 0 for each in found),
         sum(each.limit is not None for each in found),
         sum(each.is_limit_felt and each.is_possible for each in found),

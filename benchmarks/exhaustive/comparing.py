@@ -13,7 +13,7 @@ from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.synthesis.assignment.factored_program import FactoredProgram
 from reshard.synthesis.assignment.layout_problem import LayoutProblem
 from reshard.synthesis.network.topology import Topology
-from reshard.synthesis.pairwise.solving import SMALL_GAP, InfeasibleError
+from reshard.synthesis.pairwise.solving import SMALL_GAP, InfeasibleError, Solution
 
 from .drawing import Case, draw
 from .from_program import FromProgram
@@ -31,7 +31,7 @@ class Compared:
       seconds, bound: of the solver asked for the best solution; infinite for none. usual_s: as it is asked by default.
       stated: what trying all states of the problem finds; None if the problem cannot be stated, since pinned layouts
         are impossible. anew: what trying all layouts of all values finds, each priced anew from the program.
-      nodes: of the problem.
+      nodes: of the problem. left: how many of them the solver's reductions leave to be searched.
       untied_s: the least that layouts may cost of which each value has its own, also where ops tie; None if that was
         not tried.
     """
@@ -45,6 +45,7 @@ class Compared:
     stated: Least | None
     anew: Least
     nodes: int = 0
+    left: int = 0
     untied_s: float | None = None
 
     @property
@@ -103,14 +104,13 @@ def compared(case: Case, most: int = MOST, *, is_untied_too: bool = False) -> Co
     if combinations(problem, case.memory_share is not None) > most:
         return None
     free_s, limit = _free(problem, case.memory_share)
-    seconds, bound = _solved(program, case, topology, limit, 0.0)
-    usual_s, _ = _solved(program, case, topology, limit, SMALL_GAP)
+    best, usual = (_solved(program, case, topology, limit, gap) for gap in (0.0, SMALL_GAP))
     stated, anew = least_as_stated(problem, limit), from_program.least(limit)
     untied = FromProgram(program, case.mesh, topology, is_tied=False)
     is_tried = is_untied_too and limit is None and problem.clusters.ties and untied.combinations() <= most
     untied_s = untied.least(None).seconds if is_tried else None
-    nodes = len(problem.problem.costs)
-    return Compared(case, limit, free_s, seconds, bound, usual_s, stated, anew, nodes, untied_s)
+    answers = best.cost, best.bound, usual.cost, stated, anew
+    return Compared(case, limit, free_s, *answers, len(problem.problem.costs), best.core, untied_s)
 
 
 def _free(problem: LayoutProblem, share: float | None) -> tuple[float, int | None]:
@@ -124,12 +124,9 @@ def _free(problem: LayoutProblem, share: float | None) -> tuple[float, int | Non
     return seconds, None if share is None else max(1, int(least + share * (most - least)))
 
 
-def _solved(
-    program: FactoredProgram, case: Case, topology: Topology, limit: int | None, gap: float
-) -> tuple[float, float]:
-    """Returns the seconds of the solver's solution and its bound; infinite if it finds none."""
+def _solved(program: FactoredProgram, case: Case, topology: Topology, limit: int | None, gap: float) -> Solution:
+    """Returns the solver's solution; one that costs infinitely much if it finds none."""
     try:
-        solution = LayoutProblem(program, case.mesh, topology, limit).solve(gap=gap).solution
+        return LayoutProblem(program, case.mesh, topology, limit).solve(gap=gap).solution
     except InfeasibleError:
-        return math.inf, -math.inf
-    return solution.cost, solution.bound
+        return Solution((), math.inf, -math.inf)

@@ -128,7 +128,7 @@ class FromProgram:
         possible = np.isfinite(total)
         if limit is not None and len(total):
             possible &= self._most_used(rows) <= limit + _ROUNDING
-        return Least(float(total[possible].min(initial=math.inf)), len(total), int(possible.sum()))
+        return Least.of(total, possible)
 
     def combinations(self) -> int:
         """Returns how many combinations of layouts there are at most, whether they agree or not."""
@@ -434,4 +434,5 @@ def _with_dims(op: FactoredOp) -> list[tuple[int, Dims]]:
 def _layout_of(way: Places, dims: Dims) -> Places:
     """Returns the layout in which an op that works in a way takes an operand, or makes a result."""
     dim_of = {factor: dim for dim, factors in enumerate(dims) for factor in factors}
-    return tuple(PARTIAL if place == PARTIAL else dim_of.get(place, NOWHERE) for place in way)
+    dim_of |= {NOWHERE: NOWHERE, PARTIAL: PARTIAL}
+    return tuple(dim_of.get(place, NOWHERE) for place in way)

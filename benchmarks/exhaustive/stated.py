@@ -22,17 +22,25 @@ class Least:
 
     Attributes:
       seconds: of the best one; infinite if none is possible. combinations: how many were tried.
-      possible: how many of them are, and keep the limit.
+      possible: how many of them are, and keep the limit. mean_s: the seconds of these on average.
     """
 
     seconds: float
     combinations: int
     possible: int
+    mean_s: float
+
+    @classmethod
+    def of(cls, seconds: np.ndarray, is_possible: np.ndarray) -> Least:
+        """Returns what the seconds of all combinations tell, of which some are possible."""
+        some = seconds[is_possible]
+        least, mean_s = (float(some.min()), float(some.mean())) if some.size else (math.inf, math.inf)
+        return cls(least, seconds.size, some.size, mean_s)
 
     def is_like(self, other: Least) -> bool:
-        """Returns whether another way to try them finds as many combinations, and the same best one."""
+        """Returns whether another way to try them finds as many combinations, and the same seconds."""
         counts = (self.combinations, self.possible), (other.combinations, other.possible)
-        return counts[0] == counts[1] and is_same(self.seconds, other.seconds)
+        return counts[0] == counts[1] and is_same(self.seconds, other.seconds) and is_same(self.mean_s, other.mean_s)
 
 
 def is_same(one: float, other: float) -> bool:
@@ -77,7 +85,7 @@ def least_as_stated(problem: LayoutProblem, limit: int | None) -> Least:
     possible = np.isfinite(total)
     if limit is not None:
         possible &= _most_used(problem.memory, len(tried)) <= limit + _ROUNDING
-    return Least(float(total[possible].min(initial=math.inf)), total.size, int(possible.sum()))
+    return Least.of(total, possible)
 
 
 def _most_used(memory: Memory, rank: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from benchmarks.exhaustive.comparing import Compared, compared, drawn
 from benchmarks.exhaustive.drawing import Case, draw
 from reshard.synthesis.assignment.layout_problem import LayoutProblem
 from reshard.synthesis.pairwise import solving
+from reshard.synthesis.pairwise.problem import Reduction
 
 KINDS = {
     "impossible by its pins": lambda found: math.isinf(found.free_s),
@@ -69,9 +70,14 @@ def test_two_hundred_programs_have_the_same_optimum():
 
 
 @pytest.mark.slow
-def test_so_have_they_where_linear_programs_take_the_place_of_elimination(monkeypatch):
-    monkeypatch.setattr(solving, "_FEW", 0)
-    assert [each.problems for each in drawn(60, first_seed=1000) if each is not None and each.problems] == []
+@pytest.mark.parametrize(("few", "count"), [(solving._FEW, 40), (0, 12)], ids=["elimination", "messages"])
+def test_so_have_they_if_nothing_is_reduced_before(few, count, monkeypatch):
+    """Reductions decide most small programs; large ones are searched, by elimination or messages and linear programs."""
+    monkeypatch.setattr(solving, "_FEW", few)
+    monkeypatch.setattr(Reduction, "run", lambda self: None)
+    found = [each for each in drawn(count) if each is not None]
+    assert [each.problems for each in found if each.problems] == []
+    assert all(each.left for each in found if each.is_possible)
 
 
 # ---- what does not agree is found
