@@ -26,7 +26,7 @@ from reshard.synthesis.assignment.dimensions import NamedDimension, named_dimens
 from reshard.synthesis.assignment.layout_problem import Assignment, LayoutProblem
 from reshard.synthesis.assignment.repeats import Repeat
 from reshard.synthesis.assignment.tactics import Tactic, TacticError, check, separate_weights
-from reshard.synthesis.common.numbers import mebibytes
+from reshard.synthesis.common.numbers import enough_text, needed_and_limit
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network.topology import Topology, TopologyError
 from reshard.synthesis.pairwise.solving import TIME_LIMIT_S, InfeasibleError
@@ -210,13 +210,17 @@ def _infeasible(module: ir.Module, problem: LayoutProblem, error: InfeasibleErro
         return error_at(module.operation, f"{error} on {problem.mesh}")
     least = problem.memory.least()
     closest = least if error.closest is None else problem.memory.peak(error.closest)
-    limit = f"{mebibytes(problem.memory_limit, 1)} MiB"
-    said = f"no layout was found that fits into {limit}; {mebibytes(closest, 1)} MiB is the least that was found"
     if least > problem.memory_limit:
+        needed, limit = needed_and_limit(least, problem.memory_limit)
         said = (
             f"no layout fits into {limit}: with every tensor split over all of {problem.mesh} that can be, at least "
-            f"{mebibytes(least, 1)} MiB are alive at once; use more devices, a smaller batch, or donate arguments"
+            f"{needed} are alive at once; allow {enough_text(least)} or more"
         )
+    else:
+        needed, limit = needed_and_limit(closest, problem.memory_limit)
+        said = f"no layout was found that fits into {limit}; {needed} is the least that was found; allow "
+        said += f"{enough_text(closest)}"
+    said += ", or use more devices, a smaller batch, or donate arguments"
     found = MemoryLimitError(error_at(module.operation, said).diagnostics)
     found.least_bytes = closest
     return found

@@ -23,7 +23,7 @@ from reshard.passes.layouts.judging import Judge
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.assignment.axes import FORMS, WHOLE
 from reshard.synthesis.assignment.tactics import Tactic
-from reshard.synthesis.common.numbers import mebibytes
+from reshard.synthesis.common.numbers import enough_text, needed_and_limit
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.pairwise.solving import NotBelowError
 
@@ -201,7 +201,7 @@ class Chooser:
         compiled.sort(key=lambda each: each.best_s)
         if compiled[0].problem:
             module = ir.Module.parse(self.source, self.context)
-            raise error_at(module.operation, f"{compiled[0].problem}")
+            raise error_at(module.operation, compiled[0].problem + self._what_helps(compiled[0]))
         left = [each for each in laid_out if all((each.mesh, each.axes) != (one.mesh, one.axes) for one in compiled)]
         if any(each in different for each in left):
             ended = ended or OUT_OF_TIME
@@ -309,8 +309,9 @@ class Chooser:
                 again = self._laid_out(candidate.mesh, limit, axes=candidate.axes)
                 found, problem = self._compiled(again), ""
             except DiagnosedError:
-                said = f"{mebibytes(peak, 1)} MiB, and the limit is {mebibytes(self.limit, 1)} MiB"
-                too_small, problem = limit, f"the program needs {said}; by the model, no layouts need less"
+                needed, allowed = needed_and_limit(peak, self.limit)
+                said = f"the program needs {needed}, and the limit is {allowed}; by the model, no layouts need less"
+                too_small, problem = limit, said
         if problem:
             return replace(found, problem=problem)
         return self._with_more_memory(found)
@@ -353,9 +354,18 @@ class Chooser:
         )
         found = replace(candidate, optimized=judged.optimized, stock=stock, ours=ours, stock_s=stock_s, ours_s=ours_s)
         if math.isinf(min(stock_s, ours_s)):
-            said = f"{mebibytes(found.peak_bytes, 1)} MiB, and the limit is {mebibytes(self.limit, 1)} MiB"
-            return replace(found, problem=f"on {mesh_text(candidate.mesh)} the program needs {said}")
+            assert self.limit is not None  # without a limit nothing is too large
+            needed, allowed = needed_and_limit(found.peak_bytes, self.limit)
+            said = f"the program needs {needed}, and the limit is {allowed}"
+            return replace(found, problem=f"on {mesh_text(candidate.mesh)} {said}")
         return found
+
+    def _what_helps(self, candidate: Candidate) -> str:
+        """Returns in words what makes a candidate fit; empty if it lacks something else than memory."""
+        peak = candidate.peak_bytes
+        if self.limit is None or peak <= self.limit:
+            return ""
+        return f"; allow {enough_text(peak)}, or use more devices, a smaller batch, or donate arguments"
 
     def _is_too_large(self, compiled: Compiled) -> bool:
         return self.limit is not None and compiled.is_ok and compiled.limited_bytes > self.limit

@@ -44,6 +44,35 @@ def bytes_text(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B"
 
 
+def needed_and_limit(needed: int, limit: int) -> tuple[str, str]:
+    """Returns how many bytes are needed, and how many there are, in one unit and with so many digits that they differ.
+
+    Example:
+      >>> needed_and_limit(83361792, 79796634), needed_and_limit(41160, 1000)
+      (('79.5 MiB', '76.1 MiB'), ('41,160 B', '1,000 B'))
+      >>> needed_and_limit(3 << 30, (3 << 30) - 1), needed_and_limit(614400, 307200)
+      (('3,221,225,472 B', '3,221,225,471 B'), ('600.0 KiB', '300.0 KiB'))
+    """
+    for unit, size in _BINARY:
+        texts = f"{needed / size:,.1f} {unit}", f"{limit / size:,.1f} {unit}"
+        if min(needed, limit) >= size and (texts[0] != texts[1] or needed == limit):
+            return texts
+    return f"{needed:,} B", f"{limit:,} B"
+
+
+def enough_text(num_bytes: int) -> str:
+    """Returns bytes as people write a limit that is no smaller, with two or three digits.
+
+    Example:
+      >>> [enough_text(each) for each in (1000, 41160, 614400, 83361792)]
+      ['1000B', '41KiB', '600KiB', '80MiB']
+    """
+    for unit, size in _BINARY:
+        if num_bytes >= 10 * size:
+            return f"{-(-num_bytes // size)}{unit}"
+    return f"{num_bytes}B"
+
+
 def decimal_bytes_text(num_bytes: int) -> str:
     """Returns bytes with four digits, in the largest decimal unit of which there is at least one.
 

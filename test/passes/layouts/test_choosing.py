@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Diagnostic
+from reshard.dialect_utils.platform.bindings import make_context
 from reshard.passes.layouts.assigning import MemoryLimitError
 from reshard.passes.layouts.choosing import INTERRUPTED, MOST_MESHES, OUT_OF_TIME, Candidate, Chooser, meshes_for
 from reshard.passes.sites.network import SiteNetwork
@@ -62,7 +63,7 @@ def test_skipped_meshes_are_tried_again_where_the_best_one_became_slower():
         (60, 90, [83], ""),  # the compiled program is a fifth above the model: so much less is asked for
         (85, 92, [83, 91], ""),  # no layout fits into 83; half as much less is asked for
         (95, 60, [83, 91, 95], "the program needs more"),
-        (96, 60, [83, 91, 95], "the program needs 0.0 MiB, and the limit is 0.0 MiB; by the model, no layouts"),
+        (96, 60, [83, 91, 95], "the program needs 120 B, and the limit is 100 B; by the model, no layouts"),
     ],
 )
 def test_a_program_that_needs_too_much_memory_is_laid_out_for_less(least, enough, tries, problem):
@@ -180,3 +181,30 @@ def test_ctrl_c_takes_the_best_so_far_if_there_is_one_and_somebody_wants_it():
         Timed(interrupt, None, [], SiteNetwork()).choice(MESHES, 3)
     with pytest.raises(KeyboardInterrupt):  # before anything is compiled
         Timed(interrupt, None, [None, None], SiteNetwork(), takes_interrupts=True).choice(MESHES, 3)
+
+
+@pytest.mark.parametrize(
+    ("peak", "said"), [(52000, "the program is too large; allow 51KiB, or use more devices"), (9, "")]
+)
+def test_a_program_that_does_not_fit_says_which_limit_would_do(peak, said):
+    mesh = meshes_for(8)[0]
+    compiled = SimpleNamespace(is_ok=True, limited_bytes=peak)
+    found = Candidate(mesh, SimpleNamespace(seconds=1.0), b"", ours=compiled, problem="the program is too large")
+
+    class Known(Chooser):
+        def _distinct(self, meshes):
+            return meshes
+
+        def _first(self, mesh, below_s, axes="whole"):
+            return found
+
+        def _other_forms(self, first):
+            return ()
+
+        def _measured(self, candidate):
+            return candidate
+
+    with make_context() as context, pytest.raises(DiagnosedError) as error:
+        Known(b"module {}", context, None, SiteNetwork(), limit=1000).choice([mesh])
+    assert f"error: {said or 'the program is too large'}" in str(error.value)
+    assert ("allow" in str(error.value)) == bool(said)

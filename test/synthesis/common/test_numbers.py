@@ -7,15 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reshard.planning.byte_sizes import byte_size
 from reshard.synthesis.common.numbers import (
     bandwidth,
     bytes_text,
     count,
     counted,
     decimal_bytes_text,
+    enough_text,
     mebibytes,
     microseconds,
     milliseconds,
+    needed_and_limit,
     percent,
     ratio,
     tenths_of_us,
@@ -108,3 +111,10 @@ def test_fixed_units():
     assert (milliseconds(1.23456), percent(0.125), mebibytes(5 << 19, 1)) == ("1,234.6 ms", "12 %", "2.5")
     assert [bandwidth(450e9), bandwidth(3.125e9)] == ["450 GB/s", "3.125 GB/s"]
     assert [bandwidth(each, digits=3) for each in (3.125e9, 999e9, 1234e9)] == ["3.12 GB/s", "999 GB/s", "1234 GB/s"]
+
+
+@given(st.integers(1, 1 << 60), st.integers(1, 1 << 60))
+def test_what_is_needed_and_a_limit_read_apart_and_what_is_enough_is_no_less(needed, limit):
+    texts = needed_and_limit(needed, limit)
+    assert (texts[0] == texts[1]) == (needed == limit)
+    assert needed <= byte_size(enough_text(needed)) <= needed * 1.1 + 1

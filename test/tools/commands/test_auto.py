@@ -79,7 +79,10 @@ def test_layers_that_repeat_are_named_and_listed_once(capsys, tmp_path):
 
 def test_what_cannot_be_is_said(module, capsys):
     assert tool.main(["auto", str(module), "--mesh", "x=8", "--memory-limit", "1KiB"]) == 1
-    assert "error: no layout fits into 0.0 MiB" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "error: no layout fits into 1.0 KiB: with every tensor split" in said
+    needed, enough = re.search(r"at least ([\d.]+) KiB are alive at once; allow (\d+)KiB or more", said).groups()
+    assert 1 < float(needed) <= float(enough) < float(needed) + 1 and "or use more devices, a smaller batch" in said
     assert tool.main(["auto", str(module)]) == 2
     assert "how many devices? give --mesh, --devices or --compile-for" in capsys.readouterr().err
     assert tool.main(["auto", str(module), "--compile-for", "cpu:8", "--mesh", "x=4"]) == 1
