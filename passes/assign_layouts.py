@@ -99,6 +99,14 @@ class AssignLayoutsPass(NetworkOptions, Pass):
             self._tactics()
 
     def run(self, module: ir.Module, session: Session) -> None:
+        from reshard.dialect_utils.assignment.factored_modules import KeptShardingError
+
+        try:
+            self._assign(module, session)
+        except KeptShardingError as error:
+            raise error.with_hint(f"the option annotations={FREE} leaves such shardings out") from None
+
+    def _assign(self, module: ir.Module, session: Session) -> None:
         from reshard.passes.layouts import assigning
 
         mesh = self.mesh_of(module)

@@ -20,7 +20,7 @@ from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
 from ..analysis.named_values import name_of
-from ..ir.diagnostics import error_at
+from ..ir.diagnostics import DiagnosedError, error_at
 from ..ir.functions import functions_of, public_functions
 from ..ir.loop_trips import trips_of
 from ..ir.ops import CONSTANTS, CONSTRAINTS, LOOPS, ops_in, shape_of, short_name, terminator_of
@@ -108,8 +108,8 @@ def factored_module(module: ir.Module, mesh: Mesh | None = None, *, separate_wei
     Args:
       mesh: the one that layouts are chosen for; None if it does not matter.
       separate_weights: whether weights may have other layouts than what an optimizer makes of them.
-    Raises: NotPropagatedError, DiagnosedError: as for `analyse`; also with several public functions, and for a sharding
-      on another mesh, or one that splits by parts of axes.
+    Raises: NotPropagatedError, DiagnosedError: as for `analyse`; also with several public functions.
+      KeptShardingError: for a sharding on another mesh, or one that splits by parts of axes.
     """
     clone = prepare(*tagged_clone(module))
     run_pipeline(clone.prepared, _RULES, False)
@@ -118,6 +118,15 @@ def factored_module(module: ir.Module, mesh: Mesh | None = None, *, separate_wei
         raise error_at(module.operation, f"{len(functions)} public functions; layouts are chosen for one program")
     updates = weight_updates(functions[0]) if separate_weights else []
     return _Reader(clone, mesh, updates).read(functions[0])
+
+
+class KeptShardingError(DiagnosedError):
+    """A sharding of the module, which is kept, is none that layouts are chosen from."""
+
+    def with_hint(self, hint: str) -> KeptShardingError:
+        """Returns the error with what to do, in the words of the one who was asked: a pass, a command, a function."""
+        first, *others = self.diagnostics
+        return KeptShardingError([replace(first, message=f"{first.message}; {hint}"), *others])
 
 
 @dataclass
@@ -263,7 +272,7 @@ class _Reader:
 
         Which of two axes that split one dimension comes first makes no difference to the choice: tiles are as large.
 
-        Raises: DiagnosedError for one that is none of those that layouts are chosen from.
+        Raises: KeptShardingError for one that is none of those that layouts are chosen from.
         """
         if attr is None:
             return False
@@ -271,8 +280,7 @@ class _Reader:
         if sharding.rank != len(self.tensors[tensor].shape) or sharding.unreduced:
             return False
         if any(sharding.dims) and (problem := self._unusual(sharding, mesh_of(attr, self.meshes))):
-            hint = "the option annotations=free, reshard auto --free, leaves such shardings out"
-            raise error_at(where, f"the sharding {sharding} {problem}; {hint}")
+            raise KeptShardingError(error_at(where, f"the sharding {sharding} {problem}").diagnostics)
         mesh = mesh_of(attr, self.meshes)
         order = {} if mesh is None else {name: at for at, name in enumerate(mesh.axis_names)}
         pinned = tuple(

@@ -13,7 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reshard.dialect_utils.assignment.factored_modules import FactoredModule, factored_module, inline_calls_of
+from reshard.dialect_utils.assignment.factored_modules import (
+    FactoredModule,
+    KeptShardingError,
+    factored_module,
+    inline_calls_of,
+)
 from reshard.dialect_utils.assignment.written_layouts import free_of_shardings, write_layouts
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, error_at
 from reshard.dialect_utils.ir.ops import replace_content
@@ -133,6 +138,7 @@ def chosen(
     Raises:
       NotBelowError: they take `below_s` or longer, by the model.
       MemoryLimitError: no layout keeps the memory limit.
+      KeptShardingError: a sharding of the module is none that layouts are chosen from; the caller says what to do.
       DiagnosedError: the topology does not fit the mesh, or the module cannot be read
         as one program.
     """
@@ -154,9 +160,7 @@ def chosen(
     try:
         problem = LayoutProblem(factored.program, mesh, topology, memory_limit, tactics, axes)
     except InfeasibleError as error:
-        raise error_at(
-            module.operation, f"{error}; the option annotations=free, reshard auto --free, leaves shardings out"
-        ) from None
+        raise KeptShardingError(error_at(module.operation, str(error)).diagnostics) from None
     progress.at(f"assign-layouts: {len(problem.problem.costs)} choices")
     try:
         assignment = problem.solve(time_limit_s=time_limit_s, below_s=below_s)

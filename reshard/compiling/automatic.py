@@ -16,6 +16,7 @@ from reshard.compiling.ahead_of_time import AheadOfTime
 from reshard.compiling.optimizing import Report, Result, network_asked_for, optimize, optimized_module, target_of
 from reshard.configuration import contexts
 from reshard.configuration.settings import SETTINGS, resolved
+from reshard.dialect_utils.assignment.factored_modules import KeptShardingError
 from reshard.dialect_utils.ir.module_files import ModuleFile
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
@@ -35,6 +36,10 @@ from reshard.synthesis.network.topology import Topology
 
 NO_LIMIT = 2**50  # bytes of memory, more than any device has
 
+_KEPT = (
+    "auto keeps the shardings that the function asks for: take this one out of it, or let it split by whole axes of "
+    "the mesh that auto is given"
+)
 MeshLike = Any  # a jax Mesh, a mapping, text, or a Mesh
 
 
@@ -174,7 +179,10 @@ def auto(
     source = compat.bytecode(lowered.compiler_ir("stablehlo"))
     meshes = (shape,) if shape is not None else meshes_for(len(where))
     tried = {"compiled_meshes": compiled_meshes, "tactics": parse(tactics), "target": target, "budget_s": budget_s}
-    choice = choose(source, name, meshes, network, **tried)
+    try:
+        choice = choose(source, name, meshes, network, **tried)
+    except KeptShardingError as error:
+        raise error.with_hint(_KEPT) from None
     return _compiled(fun, structs, choice, _jax_mesh(choice.best.mesh, where), jit_options, target)
 
 

@@ -31,3 +31,13 @@ module {
     return %arg0 : tensor<8x8xf32>
   }
 }
+
+// -----
+
+module {
+  sdy.mesh @mesh = <["x"=8]>
+  // expected-error @+1 {{splits by a part of an axis; the option annotations=free leaves such shardings out}}
+  func.func public @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x":(1)2}, {}]>}) -> tensor<8x8xf32> {
+    return %arg0 : tensor<8x8xf32>
+  }
+}

@@ -5,7 +5,7 @@
 
 // What cannot be is said, with the next thing to do.
 
-// CHECK: error: no layout fits into 0.0 MiB: with every tensor split over all of <["x"=8]> that can be, at least 0.1 MiB are alive at once; use more devices, a smaller batch, or donate arguments
+// CHECK: error: no layout fits into 1.0 KiB: with every tensor split over all of <["x"=8]> that can be, at least 64.0 KiB are alive at once; allow 64KiB or more, or use more devices, a smaller batch, or donate arguments
 // ALONE: error: --mesh needs --auto-partition
 // TWICE: error: argument --mesh: mesh axis "x" is declared twice
 // NONE: warning: axis x of size 7 splits nothing: devices along it all do the same

@@ -88,6 +88,7 @@ def contained_drive(flags: argparse.Namespace) -> int:
 
 def drive(flags: argparse.Namespace) -> int:
     """Runs the command and returns the exit status. Raises: UserError."""
+    from reshard.dialect_utils.assignment.factored_modules import KeptShardingError
     from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 
     if flags.output == "-" and flags.json:
@@ -105,6 +106,8 @@ def drive(flags: argparse.Namespace) -> int:
     try:
         choice = _choice(flags)
     except DiagnosedError as error:
+        if isinstance(error, KeptShardingError):
+            error = error.with_hint("--free leaves such shardings out")
         print(*(each.in_file(input_name(flags.module)) for each in error.diagnostics), sep="\n", file=sys.stderr)
         return 1
     except (TopologyError, MeshError) as error:

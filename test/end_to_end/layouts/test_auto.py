@@ -182,6 +182,18 @@ def test_what_cannot_be_is_an_error():
         reshard.jit(jnp.tanh, in_shardings=reshard.AUTO, reshard_options={"policy": "always"})
 
 
+def test_a_sharding_on_another_mesh_is_an_error_in_the_words_of_python(rows_and_columns):
+    x, _ = rows_and_columns
+    mesh = Mesh(np.array(jax.devices()[:8]), ("y",))
+
+    def function(x):
+        return jax.lax.with_sharding_constraint(x + 1, jax.sharding.NamedSharding(mesh, PartitionSpec("y")))
+
+    with pytest.raises(DiagnosedError, match=r'<\["y"=8\]>, .* chosen for <\["x"=8\]>; auto keeps') as error:
+        reshard.auto(function, x, mesh="x=8")
+    assert "take this one out of it" in str(error.value) and "--" not in str(error.value)
+
+
 @pytest.mark.slow
 def test_jit_with_auto_makes_a_program_for_each_shape():
     function = reshard.jit(step, in_shardings=reshard.AUTO, reshard_options={"mesh": "x=8", "compiled_meshes": 1})

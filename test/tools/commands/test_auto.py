@@ -93,6 +93,15 @@ def test_what_cannot_be_is_said(module, capsys):
     assert tool.main(["auto", str(module.parent / "none.mlir"), "--mesh", "x=8"]) == 1
 
 
+def test_a_sharding_on_another_mesh_may_be_left_out(module, capsys):
+    split = '%up: tensor<64x128xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}'
+    module.write_text('sdy.mesh @mesh = <["a"=8]>\n' + MLP.replace("%up: tensor<64x128xf32>", split))
+    assert tool.main(["auto", str(module), "--mesh", "x=8"]) == 1
+    said = capsys.readouterr().err
+    assert 'is on the mesh <["a"=8]>, and layouts are chosen for <["x"=8]>; --free leaves such shardings out' in said
+    assert tool.main(["auto", str(module), "--mesh", "x=8", "--free"]) == 0
+
+
 def test_tactics_say_what_axes_are_for(module, capsys):
     assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "x=megatron", "--json"]) == 0
     (axis,) = json.loads(capsys.readouterr().out)["axes"]
