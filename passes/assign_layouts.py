@@ -84,7 +84,7 @@ class AssignLayoutsPass(NetworkOptions, Pass):
     tactics: str = option(
         "",
         "what axes may be for, as in x=zero3,y=megatron: data, zero1, zero3, sequence, megatron, expert, or several "
-        "joined by +; other axes may be for anything",
+        "joined by +; other axes may be for anything, and one without an axis is for all",
     )
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class AssignLayoutsPass(NetworkOptions, Pass):
         except MeshError as error:
             raise OptionError(f"mesh={self.mesh}: {error}", f"mesh={self.mesh}") from None
         if self.tactics:
-            self._tactics()
+            self._tactics(("any",))
 
     def run(self, module: ir.Module, session: Session) -> None:
         from reshard.dialect_utils.assignment.factored_modules import KeptShardingError
@@ -121,7 +121,7 @@ class AssignLayoutsPass(NetworkOptions, Pass):
             keeps_annotations=self.annotations == KEEP,
             keeps_signature=self.signature == KEEP,
             memory_limit=self.memory_limit or None,
-            tactics=self._tactics(),
+            tactics=self._tactics(mesh.axis_names),
             axes=self.axes,
         )
         session.remark(module.operation, said_of(found, mesh))
@@ -133,12 +133,12 @@ class AssignLayoutsPass(NetworkOptions, Pass):
         session.count("clusters", found.clusters)
         session.count("ways", found.ways)
 
-    def _tactics(self) -> dict[str, Tactic]:
-        """Returns what axes may be for. Raises: OptionError."""
+    def _tactics(self, axes: tuple[str, ...]) -> dict[str, Tactic]:
+        """Returns what the axes of a mesh may be for. Raises: OptionError."""
         from reshard.synthesis.assignment.tactics import TacticError, parse
 
         try:
-            return parse(self.tactics)
+            return parse(self.tactics, axes)
         except TacticError as error:
             raise OptionError(str(error), f"tactics={self.tactics}") from None
 

@@ -106,7 +106,7 @@ def auto(
     memory_limit: int | str | None = None,
     compile_for: Target | str | None = None,
     pinned: Mapping[int, Any] | None = None,
-    tactics: str = "",
+    tactics: str | Sequence[str] = "",
     compiled_meshes: int = MOST_COMPILED,
     budget_s: float = math.inf,
     **jit_options: Any,
@@ -130,7 +130,8 @@ def auto(
       pinned: the number of an argument -> a tree of PartitionSpecs, or one for all of its leaves, that it has to have;
         it needs a `mesh`.
       tactics: what axes may be for, such as "x=zero3,y=megatron+sequence", of `data`, `zero1`, `zero3`, `sequence`,
-        `megatron`, `expert` and `auto`; other axes may be for anything. It needs a `mesh`.
+        `megatron`, `expert` and `auto`; other axes may be for anything. "megatron" alone is for all axes, and the parts
+        may come in a sequence. It needs a `mesh`.
       compiled_meshes: how many meshes are compiled.
       budget_s: seconds after which no other mesh is tried, once there is a program; the report says so.
       **jit_options: of `jax.jit`, such as `donate_argnums`.
@@ -177,8 +178,9 @@ def auto(
     lowered = jax.jit(fun, **jit_options).lower(*structs)
     name = compat.module_name(lowered.compiler_ir("stablehlo"))
     source = compat.bytecode(lowered.compiler_ir("stablehlo"))
+    asked = parse(tactics if isinstance(tactics, str) else ",".join(tactics), shape.axis_names if shape else ())
     meshes = (shape,) if shape is not None else meshes_for(len(where))
-    tried = {"compiled_meshes": compiled_meshes, "tactics": parse(tactics), "target": target, "budget_s": budget_s}
+    tried = {"compiled_meshes": compiled_meshes, "tactics": asked, "target": target, "budget_s": budget_s}
     try:
         choice = choose(source, name, meshes, network, **tried)
     except KeptShardingError as error:

@@ -12,7 +12,8 @@
 | `auto` | anything | free |
 
 Tactics of one axis are joined by `+`: it may be for any of them. Of what they say about parameters and state, the later
-one in `whole`, `zero1`'s, `in shards`, `free` counts. Ops other than matrix products are free, and follow.
+one in `whole`, `zero1`'s, `in shards`, `free` counts. Ops other than matrix products are free, and follow. A tactic
+without an axis is for all axes of the mesh.
 
 With `zero1` the optimizer works on shards: gradients are reduced and scattered, and new parameters gathered. So a
 parameter and what the optimizer makes of it have layouts of their own (`FactoredProgram.weights`).
@@ -60,17 +61,22 @@ class Tactic:
     state: str
 
 
-def parse(text: str) -> dict[str, Tactic]:
-    """Returns the tactic of each axis that a text names.
+def parse(text: str, axes: tuple[str, ...] = ()) -> dict[str, Tactic]:
+    """Returns the tactic of each axis that a text names; of each of `axes`, those of the mesh, if it names none.
 
     Raises: TacticError.
 
     Example:
       >>> parse("x=zero3,y=megatron+sequence")["x"]
       Tactic(roles=frozenset({'data'}), state='shards')
+      >>> list(parse("data+megatron", ("x", "y")))
+      ['x', 'y']
     """
     found: dict[str, Tactic] = {}
-    for part in filter(None, (each.strip() for each in text.split(","))):
+    parts = [part for each in text.split(",") if (part := each.strip())]
+    if len(parts) == 1 and "=" not in parts[0] and axes:
+        return dict.fromkeys(axes, _joined(parts[0].split("+")))
+    for part in parts:
         axis, equals, names = part.partition("=")
         if not equals or not axis:
             raise TacticError(f"tactics: {part!r} is not AXIS=TACTIC, such as x=zero3 or y=megatron+sequence")

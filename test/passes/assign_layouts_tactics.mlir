@@ -1,5 +1,6 @@
 // RUN: %reshard-opt %s --pass-pipeline='builtin.module(assign-layouts{mesh=x=8 topology=v5e:2x4})' | FileCheck %s --check-prefix=FREE
 // RUN: %reshard-opt %s --pass-pipeline='builtin.module(assign-layouts{mesh=x=8 topology=v5e:2x4 tactics=x=data})' | FileCheck %s --check-prefix=DATA
+// RUN: %reshard-opt %s --pass-pipeline='builtin.module(assign-layouts{mesh=x=8 topology=v5e:2x4 tactics=data})' | FileCheck %s --check-prefix=DATA
 // RUN: not %reshard-opt %s --pass-pipeline='builtin.module(assign-layouts{mesh=x=8 tactics=x=zer3})' 2>&1 | FileCheck %s --check-prefix=WRONG
 // RUN: not %reshard-opt %s --pass-pipeline='builtin.module(assign-layouts{mesh=x=8 tactics=y=data})' 2>&1 | FileCheck %s --check-prefix=NONE
 

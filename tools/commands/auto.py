@@ -67,7 +67,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--tactics",
         default="",
         metavar="AXIS=TACTIC,...",
-        help="what axes of --mesh may be for: data, zero1, zero3, sequence, megatron, expert, or several joined by +",
+        help="what axes of --mesh may be for: data, zero1, zero3, sequence, megatron, expert, or several joined by +; "
+        "without AXIS= all of them",
     )
     parser.add_argument("--free", action="store_true", help="leave out the shardings that the module has")
     parser.add_argument(
@@ -135,7 +136,8 @@ def _problem_of_names(flags: argparse.Namespace) -> str:
 
     try:
         mesh = Mesh.parse(flags.mesh) if flags.mesh else None
-        check(parse(flags.tactics), mesh.axis_names if mesh else ())
+        axes = mesh.axis_names if mesh else ()
+        check(parse(flags.tactics, axes), axes)
     except (MeshError, TacticError) as error:
         return str(error)
     devices = mesh.size if mesh else flags.devices or 0
@@ -169,7 +171,7 @@ def _choice(flags: argparse.Namespace) -> Choice:
     meshes = (Mesh.parse(flags.mesh),) if flags.mesh else meshes_for(devices)
     if target and meshes[0].size != target.devices:
         raise UserError(f"{flags.compile_for} has {target.devices} devices, and the mesh is for {meshes[0].size}")
-    tactics = parse(flags.tactics)
+    tactics = parse(flags.tactics, meshes[0].axis_names)
     network = site_network(flags.topology or (of_target(target) or None if target else None), flags.memory_limit)
     network.topology.fitted(meshes[0].size)  # raises before anything is compiled
     file = ModuleFile.read(flags.module)

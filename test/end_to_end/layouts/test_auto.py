@@ -194,6 +194,14 @@ def test_a_sharding_on_another_mesh_is_an_error_in_the_words_of_python(rows_and_
     assert "take this one out of it" in str(error.value) and "--" not in str(error.value)
 
 
+@pytest.mark.parametrize("tactics", ["zero3", ["x=zero3"]])
+def test_tactics_may_be_one_name_or_a_sequence(tactics):
+    params, x = parameters(), batch()
+    found = reshard.auto(step, params, x, mesh="x=8", topology="v5e:2x4", tactics=tactics, compiled_meshes=1)
+    assert set(found.choice.best.assigned.uses[0].work) <= {"data"}
+    assert all("x" in str(each.spec) for each in jax.tree.leaves(found.in_shardings[0]))
+
+
 @pytest.mark.slow
 def test_jit_with_auto_makes_a_program_for_each_shape():
     function = reshard.jit(step, in_shardings=reshard.AUTO, reshard_options={"mesh": "x=8", "compiled_meshes": 1})

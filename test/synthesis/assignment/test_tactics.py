@@ -138,6 +138,14 @@ def test_what_is_no_tactic_is_an_error(text, message):
         parse(text)
 
 
+def test_a_tactic_without_an_axis_is_for_all_axes_of_the_mesh():
+    assert parse("megatron+data", ("x", "y")) == parse("x=megatron+data,y=megatron+data")
+    with pytest.raises(TacticError, match="'zer3' is none of"):
+        parse("zer3", ("x", "y"))
+    with pytest.raises(TacticError, match="'megatron' is not AXIS=TACTIC"):  # it does not say which are the others
+        parse("x=data,megatron", ("x", "y"))
+
+
 def test_an_axis_that_the_mesh_lacks_is_an_error():
     with pytest.raises(TacticError, match="no axis z; its axes are x, y"):
         check(parse("z=data"), ("x", "y"))

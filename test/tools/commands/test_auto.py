@@ -81,7 +81,7 @@ def test_what_cannot_be_is_said(module, capsys):
     assert tool.main(["auto", str(module), "--mesh", "x=8", "--memory-limit", "1KiB"]) == 1
     said = capsys.readouterr().err
     assert "error: no layout fits into 1.0 KiB: with every tensor split" in said
-    needed, enough = re.search(r"at least ([\d.]+) KiB are alive at once; allow (\d+)KiB or more", said).groups()
+    ((needed, enough),) = re.findall(r"at least ([\d.]+) KiB are alive at once; allow (\d+)KiB or more", said)
     assert 1 < float(needed) <= float(enough) < float(needed) + 1 and "or use more devices, a smaller batch" in said
     assert tool.main(["auto", str(module)]) == 2
     assert "how many devices? give --mesh, --devices or --compile-for" in capsys.readouterr().err
@@ -106,6 +106,8 @@ def test_tactics_say_what_axes_are_for(module, capsys):
     assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "x=megatron", "--json"]) == 0
     (axis,) = json.loads(capsys.readouterr().out)["axes"]
     assert "data" not in axis["work"]
+    assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "megatron", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["axes"] == [axis]
     assert tool.main(["auto", str(module), "--mesh", "x=8", "--tactics", "x=zer3"]) == 2
     assert (
         "'zer3' is none of data, zero1, zero3, sequence, megatron, expert, auto; do you mean zero3?"
