@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from reshard.compiling.advising import site_network
 from reshard.compiling.ahead_of_time import AheadOfTime
+from reshard.compiling.call_arguments import DONATED, STATIC, Argument, Call, Parameters, key_of
 from reshard.compiling.optimizing import Report, Result, network_asked_for, optimize, optimized_module, target_of
+from reshard.compiling.pinning import pinned_structs
 from reshard.configuration import contexts
 from reshard.configuration.settings import SETTINGS, resolved
 from reshard.dialect_utils.assignment.factored_modules import KeptShardingError
@@ -60,29 +63,44 @@ class Automatic:
 
     Attributes:
       mesh: the `jax.sharding.Mesh`.
-      in_shardings: a `NamedSharding` for each argument, in a tuple of trees like the arguments.
-      out_shardings: the same for the results.
-      lowered: the program with its layouts and collectives. compiled: of it; it is called like the function.
+      in_shardings: a `NamedSharding` for each argument by position that is not static, in a tuple of trees like them.
+      keyword_shardings: the same for arguments by name that have no place. out_shardings: the same for the results.
+      lowered: the program with its layouts and collectives. compiled: of it; it takes what `put` returns.
       choice: the meshes that were considered. result: of `optimize`.
     """
 
     mesh: Any
     in_shardings: tuple
+    keyword_shardings: Mapping[str, Any]
     out_shardings: Any
     lowered: Any = field(repr=False)
     compiled: Any = field(repr=False)
     choice: Choice = field(repr=False)
     result: Result = field(repr=False)
+    _parameters: Parameters = field(repr=False)
+    _arguments: tuple[Argument, ...] = field(repr=False)
 
-    def __call__(self, *args: Any) -> Any:
-        """Runs the program. Arguments that are elsewhere are put where they belong, which takes time."""
-        return self.compiled(*self.put(*args))
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the program, for the arguments of the function. Those that are elsewhere are put where they belong,
+        which takes time."""
+        return self.compiled(*self.put(*args, **kwargs))
 
-    def put(self, *args: Any) -> tuple:
-        """Returns the arguments, on the devices, as the program takes them."""
+    def put(self, *args: Any, **kwargs: Any) -> tuple:
+        """Returns the arguments of the function that are not static, on the devices, as the program takes them: those
+        by position, then those by name.
+
+        Raises: ValueError for others than the program was made for.
+        """
+        return self._put(self._parameters.call(args, kwargs))
+
+    def _put(self, call: Call) -> tuple:
         import jax
 
-        return tuple(jax.device_put(each, sharding) for each, sharding in zip(args, self.in_shardings, strict=True))
+        if call.key != key_of(self._arguments):
+            made, given = (", ".join(map(str, each)) or "none" for each in (self._arguments, call.arguments))
+            raise ValueError(f"the program is for the arguments {made}, and is given {given}; make one for those")
+        shardings = (*self.in_shardings, *self.keyword_shardings.values())
+        return tuple(jax.device_put(each, sharding) for each, sharding in zip(call.values, shardings, strict=True))
 
     @property
     def report(self) -> Report:
@@ -105,11 +123,11 @@ def auto(
     topology: Topology | str | os.PathLike | None = None,
     memory_limit: int | str | None = None,
     compile_for: Target | str | None = None,
-    pinned: Mapping[int, Any] | None = None,
+    pinned: Mapping[int | str, Any] | None = None,
     tactics: str | Sequence[str] = "",
     compiled_meshes: int = MOST_COMPILED,
     budget_s: float = math.inf,
-    **jit_options: Any,
+    **kwargs: Any,
 ) -> Automatic:
     """Returns a function as a program on several devices: mesh, layouts and collectives are chosen.
 
@@ -119,7 +137,8 @@ def auto(
 
     Args:
       fun: a function, not jitted.
-      *args: arrays, or `jax.ShapeDtypeStruct`s; only their shapes and types matter.
+      *args: arrays, or `jax.ShapeDtypeStruct`s; only their shapes and types matter. Those that `static_argnums` or
+        `static_argnames` name are part of the program.
       mesh: the mesh: a `jax.sharding.Mesh`, a mapping {"x": 4, "y": 2}, or text "x=4,y=2". None: the shapes of a mesh
         of all devices are tried, with axes named x, y, z.
       devices: where the program runs; None: as many of `jax.devices()` as the mesh has, or all of them.
@@ -127,18 +146,20 @@ def auto(
       memory_limit: of a device, in bytes, or text such as "16GiB"; None: no limit.
       compile_for: a target such as "tpu:v5e:2x4", whose compiler judges the meshes, and its network is that of the
         program; None: XLA for CPU devices judges them.
-      pinned: the number of an argument -> a tree of PartitionSpecs, or one for all of its leaves, that it has to have;
-        it needs a `mesh`.
+      pinned: the number or name of an argument -> the PartitionSpec that all of its leaves have to have, or a tree of
+        them, in which None leaves a part free; it needs a `mesh`.
       tactics: what axes may be for, such as "x=zero3,y=megatron+sequence", of `data`, `zero1`, `zero3`, `sequence`,
         `megatron`, `expert` and `auto`; other axes may be for anything. "megatron" alone is for all axes, and the parts
         may come in a sequence. It needs a `mesh`.
       compiled_meshes: how many meshes are compiled.
       budget_s: seconds after which no other mesh is tried, once there is a program; the report says so.
-      **jit_options: of `jax.jit`, such as `donate_argnums`.
+      **kwargs: options of `jax.jit`, such as `donate_argnums`; all others are arguments of the function. One that has
+        the name of an option is given by position.
     Raises:
       MeshError, TopologyError, ByteSizeError: for a mesh, network or size that cannot be.
       ValueError: there are fewer devices than the mesh has, or another number than the target has; `pinned` or
-        `tactics` without a mesh, or no such tactic.
+        `tactics` without a mesh, or no such tactic, argument or sharding.
+      TypeError: the function does not take such arguments.
       DiagnosedError: no layout keeps the memory limit; the message says how much is needed at least.
 
     Example, on 8 devices:
@@ -147,6 +168,30 @@ def auto(
         params, opt_state, batch = step.put(params, opt_state, batch)
         params, opt_state, loss = step.compiled(params, opt_state, batch)
     """
+    options = {name: kwargs.pop(name) for name in sorted({*kwargs} & _jit_options())}
+    parameters = _parameters_of(fun, options)
+    own = {"mesh": mesh, "devices": devices, "topology": topology, "memory_limit": memory_limit}
+    own |= {"compile_for": compile_for, "pinned": pinned, "tactics": tactics}
+    own |= {"compiled_meshes": compiled_meshes, "budget_s": budget_s}
+    return _automatic(parameters, parameters.call(args, kwargs), options, **own)
+
+
+def _automatic(
+    parameters: Parameters,
+    call: Call,
+    jit_options: Mapping[str, Any],
+    *,
+    mesh: MeshLike = None,
+    devices: Sequence[Any] | None = None,
+    topology: Topology | str | os.PathLike | None = None,
+    memory_limit: int | str | None = None,
+    compile_for: Target | str | None = None,
+    pinned: Mapping[int | str, Any] | None = None,
+    tactics: str | Sequence[str] = "",
+    compiled_meshes: int = MOST_COMPILED,
+    budget_s: float = math.inf,
+) -> Automatic:
+    """Returns the program of a call; the options are those of `auto`."""
     with DeferredInterrupts():
         import jax
     where = list(jax.devices() if devices is None else devices)
@@ -169,12 +214,13 @@ def auto(
         own = of_target(target) if target else device_networks.topology_of(where)
         topology = network_asked_for() or own or None
     network = site_network(topology, memory_limit)
-    structs = _structs_of(args)
+    structs = _structs_of(call.values)
     if pinned and shape is not None:
-        structs = _pinned(structs, pinned, _jax_mesh(shape, where))
-    if refused := sorted(name for name in jit_options if name.startswith(("static_", "in_", "out_"))):
-        raise ValueError(f"auto takes no {refused[0]}; bind static arguments with functools.partial, and see pinned")
-    jit_options = {**jit_options, "keep_unused": True}  # so that each argument has a layout
+        structs = pinned_structs(structs, pinned, call, parameters, shape, _jax_mesh(shape, where))
+    fun = call.function()
+    others = {name: each for name, each in jit_options.items() if not name.startswith((STATIC, DONATED))}
+    donated = tuple(at for at, each in enumerate(call.dynamic) if parameters.donated.has(each))
+    jit_options = {**others, "donate_argnums": donated, "keep_unused": True}  # so that each argument has a layout
     lowered = jax.jit(fun, **jit_options).lower(*structs)
     name = compat.module_name(lowered.compiler_ir("stablehlo"))
     source = compat.bytecode(lowered.compiler_ir("stablehlo"))
@@ -185,32 +231,54 @@ def auto(
         choice = choose(source, name, meshes, network, **tried)
     except KeptShardingError as error:
         raise error.with_hint(_KEPT) from None
-    return _compiled(fun, structs, choice, _jax_mesh(choice.best.mesh, where), jit_options, target)
+    return _compiled(parameters, call, structs, choice, _jax_mesh(choice.best.mesh, where), jit_options, target)
+
+
+def _parameters_of(fun: Callable, jit_options: Mapping[str, Any]) -> Parameters:
+    """Returns the parameters of a function. Raises: ValueError for options of `jax.jit` that `auto` does not take."""
+    if refused := sorted(name for name in jit_options if name.startswith(("in_", "out_"))):
+        raise ValueError(f"auto takes no {refused[0]}, since it chooses shardings; pinned fixes those of arguments")
+    return Parameters.of(fun, jit_options)
+
+
+def _jit_options() -> set[str]:
+    """Returns the names of the options of `jax.jit`."""
+    import jax
+
+    return {each.name for each in inspect.signature(jax.jit).parameters.values() if each.name != "fun"}
 
 
 class AutoJitted:
     """What `reshard.jit(f, in_shardings=reshard.AUTO)` returns: a program is made for each kind of arguments.
 
-    `program(*args)` returns the `Automatic` for arguments; a call puts the arguments where it takes them, and runs it.
+    `program(*args, **kwargs)` returns the `Automatic` for arguments; a call puts the arguments where it takes them, and
+    runs it. Another value of a static argument is another program.
     """
 
     def __init__(self, fun, options: Mapping[str, Any]):
         functools.update_wrapper(self, fun)
-        self._fun, self._options = fun, dict(options)
+        self._own = {name: each for name, each in options.items() if name in OPTIONS}
+        self._jit_options = {name: each for name, each in options.items() if name not in OPTIONS}
+        self._parameters = _parameters_of(fun, self._jit_options)
         self._programs: dict[Any, Automatic] = {}
 
-    def program(self, *args: Any) -> Automatic:
+    def program(self, *args: Any, **kwargs: Any) -> Automatic:
         """Returns the program for arguments of these shapes and types; the first time it is made, which takes time."""
+        return self._program(self._parameters.call(args, kwargs))
+
+    def _program(self, call: Call) -> Automatic:
         import jax
 
-        leaves, tree = jax.tree.flatten(_structs_of(args))
-        key = tree, tuple((each.shape, each.dtype, each.weak_type) for each in leaves)
+        leaves, tree = jax.tree.flatten(_structs_of(call.values))
+        key = call.key, tree, tuple((each.shape, each.dtype, each.weak_type) for each in leaves)
         if key not in self._programs:
-            self._programs[key] = auto(self._fun, *args, **self._options)
+            self._programs[key] = _automatic(self._parameters, call, self._jit_options, **self._own)
         return self._programs[key]
 
-    def __call__(self, *args: Any) -> Any:
-        return self.program(*args)(*args)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = self._parameters.call(args, kwargs)
+        program = self._program(call)
+        return program.compiled(*program._put(call))
 
 
 def choose(
@@ -308,33 +376,19 @@ def _jax_mesh(mesh: Mesh, devices: Sequence[Any]) -> Any:
     return jax.sharding.Mesh(np.array(devices, dtype=object).reshape(shape), mesh.axis_names)
 
 
-def _pinned(structs: tuple, pinned: Mapping[int, Any], mesh: Any) -> tuple:
-    import jax
-
-    def with_sharding(struct, spec):
-        if not isinstance(spec, jax.sharding.PartitionSpec):
-            raise ValueError(f"pinned has {spec!r} where a PartitionSpec has to be")
-        sharding = jax.sharding.NamedSharding(mesh, spec)
-        return jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding, weak_type=struct.weak_type)
-
-    found = list(structs)
-    for number, specs in pinned.items():
-        if not 0 <= number < len(found):
-            raise ValueError(f"pinned names argument {number}, and there are {len(found)}")
-        if isinstance(specs, jax.sharding.PartitionSpec):
-            found[number] = jax.tree.map(lambda struct: with_sharding(struct, specs), structs[number])
-        else:
-            found[number] = jax.tree.map(with_sharding, structs[number], specs)
-    return tuple(found)
-
-
 def _compiled(
-    fun, structs: tuple, choice: Choice, mesh: Any, jit_options: Mapping[str, Any], target: Target | None
+    parameters: Parameters,
+    call: Call,
+    structs: tuple,
+    choice: Choice,
+    mesh: Any,
+    jit_options: Mapping[str, Any],
+    target: Target | None,
 ) -> Automatic:
     """Lowers the function with the shardings that were chosen, and gives the program the same layouts inside."""
     import jax
 
-    best = choice.best
+    fun, best = call.function(), choice.best
     factored, layouts = best.assigned.factored, best.assigned.assignment.layouts
 
     def tree_of(tree, tensors: Sequence[int | None]):
@@ -353,7 +407,19 @@ def _compiled(
     if target is not None:
         given["compile_for"] = target
     result = optimize(compat.lowered_with_module(lowered, content), **given)
-    return Automatic(mesh, in_shardings, out_shardings, result.lowered, result.compile(), choice, result)
+    by_name = {each.name: sharding for each, sharding in zip(call.dynamic, in_shardings) if each.is_keyword}
+    return Automatic(
+        mesh,
+        in_shardings[: len(in_shardings) - len(by_name)],
+        by_name,
+        out_shardings,
+        result.lowered,
+        result.compile(),
+        choice,
+        result,
+        parameters,
+        call.arguments,
+    )
 
 
 def _named(mesh: Any, sharding: Sharding | None, rank: int) -> Any:

@@ -52,8 +52,8 @@ def jit(fun: Callable | None = None, /, *, reshard_options: Mapping[str, Any] | 
       reshard_options: option names and values, such as {"policy": "always"}; docs/jax.md has the list. They win over
         `reshard.options`, the environment and the configuration file.
       **jit_options: the other arguments of `jax.jit`, such as `static_argnames`. With `in_shardings=reshard.AUTO`,
-        `reshard.auto` chooses all layouts when the function is called; `reshard_options` are those of `auto` then, such
-        as {"mesh": "x=8", "memory_limit": "16GiB"}.
+        `reshard.auto` chooses all layouts when the function is called, also of arguments that are given by name;
+        `reshard_options` are those of `auto` then, such as {"mesh": "x=8", "memory_limit": "16GiB"}.
     Raises: ValueError if `reshard_options` has an unknown option or value; the errors of `jax.jit`.
 
     Example:

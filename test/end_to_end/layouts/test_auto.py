@@ -176,8 +176,11 @@ def test_what_cannot_be_is_an_error():
         reshard.auto(step, parameters(), batch(), mesh="x=8", memory_limit=1000)
     with pytest.raises(ValueError, match="has 4096 devices, and there are"):
         reshard.auto(jnp.tanh, jnp.ones((64, 64)), mesh="x=4096")
-    with pytest.raises(ValueError, match="auto takes no static_argnums"):
-        reshard.auto(jnp.tanh, jnp.ones((64, 64)), mesh="x=8", static_argnums=0)
+    for option in ("in_shardings", "out_shardings"):
+        with pytest.raises(ValueError, match=f"auto takes no {option}"):
+            reshard.auto(jnp.tanh, jnp.ones((64, 64)), mesh="x=8", **{option: None})
+    with pytest.raises(TypeError, match="step: got an unexpected keyword argument 'donated'"):
+        reshard.auto(step, parameters(), batch(), mesh="x=8", donated=0)
     with pytest.raises(ValueError, match="'policy' is no option of auto"):
         reshard.jit(jnp.tanh, in_shardings=reshard.AUTO, reshard_options={"policy": "always"})
 
@@ -266,3 +269,113 @@ def test_axes_in_another_order_than_the_mesh_has_them_are_kept(rows_and_columns)
     x, _ = rows_and_columns
     found = reshard.auto(jnp.tanh, x, mesh="x=2,y=4", pinned={0: PartitionSpec(("y", "x"))})
     assert found.in_shardings[0].spec == PartitionSpec(("y", "x"), None)
+
+
+def scaled(x, scale, *, bias, times=1):
+    """A function with an argument that is given by name alone, and one that may be static."""
+    for _ in range(times):
+        x = jnp.tanh(x @ scale + bias)
+    return x
+
+
+def test_arguments_by_name_are_laid_out_like_others(rows_and_columns):
+    x, scale = rows_and_columns
+    bias = jnp.arange(16.0)
+    pinned = {"bias": PartitionSpec("x"), "x": PartitionSpec("x")}
+    found = reshard.auto(scaled, x, bias=bias, scale=scale, mesh="x=8", pinned=pinned, compiled_meshes=1)
+    assert len(found.in_shardings) == 2  # `scale` has a place
+    assert found.in_shardings[0].spec == PartitionSpec("x", None)
+    assert found.keyword_shardings["bias"].spec == PartitionSpec("x") and "\nbias " in str(found)
+    placed = found.put(x, scale, bias=bias)
+    assert placed[2].sharding.spec == PartitionSpec("x")
+    wanted = scaled(x, scale, bias=bias)
+    assert agrees(found.compiled(*placed), wanted) and agrees(found(bias=bias, scale=scale, x=x), wanted)
+    with pytest.raises(ValueError, match="is for the arguments x, scale, bias, and is given x, scale, bias, times;"):
+        found(x, scale, bias=bias, times=2)
+    with pytest.raises(TypeError, match="scaled: missing a required argument: 'bias'"):
+        found(x, scale)
+
+
+def test_another_value_of_a_static_argument_is_another_program(rows_and_columns):
+    x, scale = rows_and_columns
+    bias = jnp.arange(16.0)
+    options = {"mesh": "x=8", "compiled_meshes": 1}
+    function = reshard.jit(scaled, in_shardings=reshard.AUTO, static_argnames="times", reshard_options=options)
+    for times in (1, 2):
+        assert agrees(function(x, scale, bias=bias, times=times), scaled(x, scale, bias=bias, times=times))
+    one = function.program(x, scale, bias=bias, times=1)
+    assert one is function.program(x, scale=scale, times=1, bias=bias)
+    assert one is not function.program(x, scale, bias=bias, times=2)
+    assert [*one.keyword_shardings] == ["bias"]
+    assert agrees(one(x, scale, bias=bias, times=1), scaled(x, scale, bias=bias))
+    with pytest.raises(ValueError, match="bias, times = 1, and is given x, scale, bias, times = 2; make one"):
+        one(x, scale, bias=bias, times=2)
+    with pytest.raises(ValueError, match="the static argument times is a list, which has no hash"):
+        function(x, scale, bias=bias, times=[1])
+    with pytest.raises(ValueError, match="static_argnames has 'time', and the function has x, scale, bias, times"):
+        reshard.jit(scaled, in_shardings=reshard.AUTO, static_argnames="time")
+
+
+def test_donated_and_static_arguments_by_number(rows_and_columns):
+    """Numbers are those of the function's arguments, static ones among them."""
+    x, y = (jnp.array(each) for each in rows_and_columns)
+    wanted = x * 3 + y
+    found = reshard.auto(
+        lambda times, x, y: times * x + y, 3, x, y, mesh="x=8", static_argnums=0, donate_argnums=1, compiled_meshes=1
+    )
+    placed = found.put(3, x, y)
+    assert agrees(found.compiled(*placed), wanted)
+    assert placed[0].is_deleted() and not placed[1].is_deleted()
+
+
+@pytest.mark.parametrize(
+    ("pinned", "said"),
+    [
+        ({"weights": PartitionSpec()}, "names 'weights', and the parameters of the function are params, x; write one"),
+        ({"param": PartitionSpec()}, "are params, x; do you mean params?"),
+        ({2: PartitionSpec()}, "pinned names argument 2, and there are 2; they count from 0"),
+        ({1: PartitionSpec(), "x": PartitionSpec()}, "one argument twice, as 1 and 'x'; take one out"),
+        ({None: PartitionSpec()}, "None where the number of an argument or its name has to be"),
+        (
+            {"params": {"in": PartitionSpec()}},
+            "pinned['params'] has ['in'], and the argument has params['down'], params['up']; write one PartitionSpec",
+        ),
+        (
+            {0: {"up": PartitionSpec()}},
+            "pinned[0] has ['up'], and nothing for params['down']; write one PartitionSpec for the whole argument, or "
+            "a tree like it, or None for what is free",
+        ),
+        ({0: {"up": "x", "down": None}}, "pinned[0]['up'] has 'x' where a PartitionSpec has to be"),
+        (
+            {"x": PartitionSpec(None, None, None, "x")},
+            "of x, float32[32,16,64], has 4 entries for 3 dimensions; write at most 3",
+        ),
+        ({"x": PartitionSpec("q")}, "of x, float32[32,16,64], names the axis q, and the mesh has x, y; write one"),
+        ({"x": PartitionSpec("x", "x")}, "names the axis x twice, and an axis splits one dimension; take one out"),
+        (
+            {0: {"up": PartitionSpec(("x", "y")), "down": None}},
+            "of params['up'], float32[2,64,128], splits dimension 0 of size 2 over x=2, y=4, which does not divide it; "
+            "write None there",
+        ),
+    ],
+)
+def test_what_pinned_cannot_be_is_said(pinned, said):
+    with pytest.raises(ValueError) as error:
+        reshard.auto(step, parameters(), batch(), mesh="x=2,y=4", pinned=pinned)
+    assert said in str(error.value) and str(error.value).startswith("pinned")
+
+
+def test_part_of_an_argument_may_be_pinned():
+    params, x = parameters(), batch()
+    pinned = {"params": {"up": PartitionSpec(None, None, "x"), "down": None}}
+    found = reshard.auto(step, params, x, mesh="x=8", topology="v5e:2x4", pinned=pinned, compiled_meshes=1)
+    assert found.in_shardings[0]["up"].spec == PartitionSpec(None, None, "x")
+    assert agrees(found(params, x), jax.jit(step)(params, x))
+
+
+def test_a_static_argument_and_one_that_is_left_out_cannot_be_pinned(rows_and_columns):
+    x, scale = rows_and_columns
+    given = {"bias": jnp.arange(16.0), "mesh": "x=8", "static_argnames": "times"}
+    for times, said in ({"times": 2}, "'times', a static argument"), ({}, "leaves it at its default"):
+        with pytest.raises(ValueError, match=said):
+            reshard.auto(scaled, x, scale, **given, **times, pinned={"times": PartitionSpec()})
