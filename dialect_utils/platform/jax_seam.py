@@ -4,7 +4,7 @@
 **The seam.** Every module that jax compiles goes through `jax._src.compiler.compile_or_get_cached(backend, module,
 devices, ...)`, called by that name. While a rewriter is active, a function of this file replaces it. It hands on a
 rewritten module, which the persistent cache's key, JAX's dumps and XLA then see. It is installed when the first
-rewriter becomes active and removed with the last one.
+rewriter becomes active and removed with the last one. `observing` installs it too, and changes no module.
 
 **What is active** is the value of a context of jax's own (`jax.make_user_context`, public): it belongs to a thread, and
 jax's caches of traces, of lowerings and of executables have it in their keys. A program that is compiled under one
@@ -41,8 +41,11 @@ class Rewriter(Protocol):
         """Returns the module that XLA gets in the place of `module`, for devices in the order of partitions."""
 
 
+Observer = Callable[[Any, tuple, Any], object]  # takes what `Rewriter.rewritten` takes
+
 _lock = threading.Lock()
 _users = 0
+_observers: list[Observer] = []
 _original: Callable | None = None
 
 
@@ -95,13 +98,30 @@ def rewriting(rewriter: Rewriter | None) -> Iterator[None]:
         with active()(None):
             yield
         return
+    with _installed(), active()(rewriter):
+        yield
+
+
+@contextlib.contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Shows an observer each module as jax hands it to XLA, of all threads, and before any rewriter sees it."""
+    active()  # if it were made by the first program that is compiled, what was compiled before would have another key
+    with _installed():
+        _observers.append(observer)
+        try:
+            yield
+        finally:
+            _observers.remove(observer)
+
+
+@contextlib.contextmanager
+def _installed() -> Iterator[None]:
     is_installed = False
     try:
         with DeferredInterrupts():  # half installed it would not work, and would never be installed again
             _install()
             is_installed = True
-        with active()(rewriter):
-            yield
+        yield
     finally:
         with DeferredInterrupts():
             if is_installed:
@@ -139,11 +159,15 @@ def _at_the_seam(original: Callable) -> Callable:
     @functools.wraps(original)
     def compile_or_get_cached(*args, **kwargs):
         rewriter = active().value
-        if rewriter is None:
+        if rewriter is None and not _observers:
             return original(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
+        computation, devices, compile_options = (given.arguments[name] for name in _SEAM_TAKES[1:])
+        for observer in tuple(_observers):
+            observer(computation, tuple(devices.flat), compile_options)
+        if rewriter is None:
+            return original(*args, **kwargs)
         with active()(None):
-            computation, devices, compile_options = (given.arguments[name] for name in _SEAM_TAKES[1:])
             given.arguments["computation"] = rewriter.rewritten(computation, tuple(devices.flat), compile_options)
             return original(*given.args, **given.kwargs)
 

@@ -12,28 +12,54 @@ from reshard.synthesis.network.topology import TopologyError
 from reshard.tools.common.command import UserError, input_name, size, whole_number, write_output
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reshard.compiling.advising import Advice
+    from reshard.dialect_utils.xla.child import XlaChild
+    from reshard.passes.sites.network import SiteNetwork
+    from reshard.tools.scripts.recording import Recording
 
 SUMMARY = "name the few shardings to change, with the line and the gain of each"
+SCRIPT_ENDING = ".py"
 EPILOG = """\
+A script runs in a child process, with the arguments behind --. Each program that it hands to XLA for more than one device is recorded,
+and the longest one advised on. Ctrl-C ends the script, and the advice is on what there is. See docs/advise.md.
+
 Each line of the program with a sharding constraint may lose it, or get another PartitionSpec; a line without one may get one. So may
 parameters, with what the program returns as their new values, and the mesh may get other sizes. Every set of changes is compiled with
-stock XLA, and times are modelled on --topology; what is advised needs no more memory. See docs/advise.md.
+stock XLA, and times are modelled on --topology; what is advised needs no more memory.
 
 examples:
+  reshard advise train.py --topology h100:4 -- -v    runs the script, and advises on its longest program
+  reshard advise train.py --function step            ends the script once it has compiled step, and advises on that
+  reshard advise train.py --devices 8                the script sees 8 CPU devices
   reshard advise step.mlir --topology h100:4         at most five changes, those that give most first
   reshard advise step.mlir --most 2 -o better.mlir   also writes the module with the changes
   reshard advise step.mlir --may-change constraints  changes lines alone, not how the program is called
   reshard advise step.mlir --effort 3                compiles up to three times as many programs
 
-exit status: 0 done, also if nothing is to be gained; 1 XLA does not compile the module, the file or --topology has an error, or FILE
-cannot be written; 2 the command line has an error.
+exit status: 0 done, also if nothing is to be gained; 1 XLA does not compile the module, the file or --topology has an error, the
+script fails or has no such program, or FILE cannot be written; 2 the command line has an error.
 """  # noqa: E501
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of the command to its parser."""
-    parser.add_argument("module", metavar="MODULE", help="whatever reshard-opt reads; - is stdin")
+    parser.add_argument(
+        "module",
+        metavar="MODULE",
+        help="whatever reshard-opt reads, - is stdin; or a Python script, whose name ends in .py, with its arguments "
+        "behind --",
+    )
+    parser.add_argument(
+        "--function",
+        metavar="NAME",
+        default="",
+        help="of a script: the program to advise on, such as step or jit_step; the script ends once it is recorded",
+    )
+    parser.add_argument(
+        "--devices", type=whole_number, metavar="N", help="of a script: it sees N CPU devices (default: what is there)"
+    )
     parser.add_argument(
         "--topology",
         metavar="NAME",
@@ -84,21 +110,50 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def contained_drive(flags: argparse.Namespace) -> int:
-    """Returns the exit status of `drive`, which runs in a child process; the child's death is a diagnostic."""
+    """Returns the exit status of `drive`; what reads modules runs in a child process, whose death is a diagnostic."""
     from reshard.tools.common import contained
 
-    return contained.run(lambda: drive(flags), input_name(flags.module))
+    return _drive(flags, contained.run)
 
 
 def drive(flags: argparse.Namespace) -> int:
     """Runs the command and returns the exit status. Raises: UserError."""
-    from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+    return _drive(flags, lambda work, _name: work())
 
+
+def _drive(flags: argparse.Namespace, run: Callable[[Callable[[], int], str], int]) -> int:
     if flags.output == "-" and flags.json:
         print("reshard advise: error: -o - and --json both write to stdout; give -o a file", file=sys.stderr)
         return 2
+    recording = _recording(flags)
+    return run(lambda: _advised(flags, recording), input_name(flags.module))
+
+
+def _recording(flags: argparse.Namespace) -> Recording | None:
+    """Returns what the script hands to XLA; None for a module. Raises: UserError."""
+    if not flags.module.endswith(SCRIPT_ENDING):
+        given = {"--function is": flags.function, "--devices is": flags.devices}
+        given["arguments behind -- are"] = flags.script_arguments
+        if wrong := next((name for name, value in given.items() if value), None):
+            module = input_name(flags.module)
+            raise UserError(f"{module} is read as a module; {wrong} for scripts, whose names end in {SCRIPT_ENDING}")
+        return None
+    from reshard.synthesis.network.topology import Topology
+    from reshard.tools.scripts.recording import record
+
+    if flags.topology is not None:
+        try:
+            Topology.parse(flags.topology)  # the script may take hours
+        except TopologyError as error:
+            raise UserError(str(error)) from None
+    return record(flags.module, flags.script_arguments, flags.function, flags.devices)
+
+
+def _advised(flags: argparse.Namespace, recording: Recording | None) -> int:
+    from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+
     try:
-        found = _found(flags)
+        found = _found(flags) if recording is None else _found_in(flags, recording)
     except DiagnosedError as error:
         print(*(each.in_file(input_name(flags.module)) for each in error.diagnostics), sep="\n", file=sys.stderr)
         return 1
@@ -119,7 +174,7 @@ def drive(flags: argparse.Namespace) -> int:
 
 
 def _found(flags: argparse.Namespace) -> Advice:
-    from reshard.compiling.advising import of_source, site_network
+    from reshard.compiling.advising import site_network
     from reshard.dialect_utils.ir.module_files import ModuleFile, reading_limit_s
     from reshard.dialect_utils.platform.bindings import ir, make_context
     from reshard.dialect_utils.xla.child import XlaChild
@@ -133,7 +188,29 @@ def _found(flags: argparse.Namespace) -> Advice:
         devices = partitions_of(file.chunks()[0].parse(context))
     network.topology.fitted(devices)  # raises before anything is compiled
     contained.enter("compiling")
+    with XlaChild(num_devices=devices) as child:
+        return _of_source(flags, file.content, file.name, network, child)
+
+
+def _found_in(flags: argparse.Namespace, recording: Recording) -> Advice:
+    from reshard.compiling.advising import site_network
+    from reshard.dialect_utils.xla.child import XlaChild
+    from reshard.tools.common import contained
+    from reshard.tools.scripts.choosing import chosen
+
+    network = site_network(flags.topology, flags.memory_limit)
+    contained.enter("compiling")
+    with XlaChild(num_devices=max((each.devices for each in recording.programs), default=1)) as child:
+        program = chosen(recording, flags.function, network, child)
+        network.topology.fitted(program.devices)  # raises before anything more is compiled
+        return _of_source(flags, program.content, f"{recording.script}: {program.name}", network, child)
+
+
+def _of_source(
+    flags: argparse.Namespace, source: bytes, name: str, network: SiteNetwork, child: XlaChild
+) -> Advice:
+    from reshard.compiling.advising import of_source
+
     how = {"most": flags.most, "effort": flags.effort, "with_ours": not flags.stock_only}
     how["may_change"] = flags.may_change
-    with XlaChild(num_devices=devices) as child:
-        return of_source(file.content, file.name, network, child=child, **how)
+    return of_source(source, name, network, child=child, **how)

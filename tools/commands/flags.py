@@ -41,6 +41,7 @@ examples:
   reshard traffic step.mlir --topology h100:4         lists each collective of a module with its line and its cause
   reshard auto step.mlir --devices 8 -o sharded.mlir  chooses the mesh and all layouts of a module without shardings
   reshard advise step.mlir --topology h100:4          names the few sharding constraints to change, and their gains
+  reshard advise train.py --devices 8 -- --steps 2    the same for the longest program that a script compiles
   reshard place step.mlir --topology h100:4x8         finds the order of devices in which the module is fastest
   reshard fix-warnings train.log                      plans a way for each tensor that XLA warns of gathering whole
   reshard bench shared --full -o bench                runs a benchmark; needs a checkout of the sources
@@ -55,7 +56,9 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
     """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "traffic", "auto", "advise", "place",
     "fix-warnings", "bench" or "cache"."""
     parser = make_parser()
+    argv, script_arguments = _without_script_arguments(argv)
     flags = parser.parse_args(_with_negative_limit(argv))
+    flags.script_arguments = script_arguments
     if not flags.version and not flags.completion and flags.command is None:
         parser.error(
             "no command; write reshard plan, explain, calibrate, verify, traffic, auto, advise, place, fix-warnings, "
@@ -98,6 +101,14 @@ def make_parser() -> argparse.ArgumentParser:
     reshard_bench.add_flags(_add_command(commands, "bench", reshard_bench.SUMMARY, epilog=reshard_bench.EXIT_STATUS))
     reshard_cache.add_flags(_add_command(commands, "cache", reshard_cache.SUMMARY, epilog=reshard_cache.EPILOG))
     return parser
+
+
+def _without_script_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Returns the command line, and the arguments of the script that `advise` runs, which are behind `--`."""
+    if argv[:1] != ["advise"] or "--" not in argv:
+        return argv, []
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
 
 
 def _with_negative_limit(argv: list[str]) -> list[str]:
