@@ -206,9 +206,7 @@ def _found_in(flags: argparse.Namespace, recording: Recording) -> Advice:
         return _of_source(flags, program.content, f"{recording.script}: {program.name}", network, child)
 
 
-def _of_source(
-    flags: argparse.Namespace, source: bytes, name: str, network: SiteNetwork, child: XlaChild
-) -> Advice:
+def _of_source(flags: argparse.Namespace, source: bytes, name: str, network: SiteNetwork, child: XlaChild) -> Advice:
     from reshard.compiling.advising import of_source
 
     how = {"most": flags.most, "effort": flags.effort, "with_ours": not flags.stock_only}

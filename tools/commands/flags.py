@@ -138,8 +138,13 @@ class _Parser(SuggestingParser):
     """A parser that reports an error in one line, without the usage."""
 
     def error(self, message: str):
-        hint = "" if "did you mean" in message else self.suggestion(message)
+        hint = "" if "did you mean" in message else self.suggestion(message) or self._hint_of_scripts(message)
         self.exit(2, f"{self.prog}: error: {message}{hint} (see {self.prog} --help)\n")
+
+    def _hint_of_scripts(self, message: str) -> str:
+        is_script = self._given[:1] == ("advise",) and any(each.endswith(".py") for each in self._given)
+        is_unknown = message.startswith("unrecognized arguments")
+        return "; arguments of a script come behind --" if is_script and is_unknown else ""
 
 
 def _add_problem(group) -> None:

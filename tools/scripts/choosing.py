@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,16 +78,14 @@ def _of(program: Recorded, compiled: Compiled, network: SiteNetwork) -> Timed:
 
 
 def _text(recording: Recording, timed: Sequence[Timed]) -> str:
-    """Returns the programs with their times, and how to choose another one."""
+    """Returns the programs with their times, the longest first, and how to choose another one."""
     name = timed[0].program.name
     if len(timed) == 1:
         return f"{recording.script}: advises on {name}, its only program for more than one device"
-    forms = Counter((each.program.name, each.program.devices) for each in timed)
-    longest = {key: next(each for each in timed if (each.program.name, each.program.devices) == key) for key in forms}
-    rows = [
-        (name, str(devices), str(count), "-" if (seconds := longest[name, devices].seconds) is None else microseconds(seconds))
-        for (name, devices), count in forms.items()
-    ]
+    alike: dict[tuple[str, int], list[Timed]] = {}
+    for each in timed:
+        alike.setdefault((each.program.name, each.program.devices), []).append(each)
+    rows = [(name, str(devices), str(len(forms)), _time_text(forms[0])) for (name, devices), forms in alike.items()]
     more = len(rows[_MOST_ROWS:])
     return "\n".join(
         [
@@ -99,6 +96,10 @@ def _text(recording: Recording, timed: Sequence[Timed]) -> str:
             "",
         ]
     )
+
+
+def _time_text(timed: Timed) -> str:
+    return "-" if timed.seconds is None else microseconds(timed.seconds)
 
 
 def _no_such(recording: Recording, function: str) -> str:

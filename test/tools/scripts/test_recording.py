@@ -98,8 +98,9 @@ import beside
 os.environ["JAX_ENABLE_X64"] = "1"  # read when jax is loaded
 import jax
 def f() -> NoSuchName: pass
-print([__name__, pickle.loads(pickle.dumps(f)) is f, sys.argv, sys.path[0], __file__, beside.NAME, jax.config.jax_enable_x64, __spec__],
-      file=open("said", "w"))
+is_found = pickle.loads(pickle.dumps(f)) is f
+said = [__name__, is_found, sys.argv, sys.path[0], __file__, beside.NAME, jax.config.jax_enable_x64, __spec__]
+print(said, file=open("said", "w"))
 """
     monkeypatch.chdir(tmp_path)
     record(script(text), ["--steps", "2"])
