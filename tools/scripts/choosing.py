@@ -16,6 +16,7 @@ from reshard.tools.common.command import UserError
 from reshard.tools.scripts.recording import Recorded, Recording
 
 _MOST_ROWS = 10
+_LEAST_SHARE = 0.01  # of the longest time: eager code compiles many small programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ def chosen(recording: Recording, function: str, network: SiteNetwork, child: Xla
         return program
     if not recording.programs:
         raise UserError(_no_program(recording))
-    timed = sorted(_timed(recording.programs, network, child), key=lambda each: -(each.seconds or 0.0))
+    timed = sorted(
+        _timed(recording.programs, network, child), key=lambda each: (each.seconds is None, -(each.seconds or 0.0))
+    )
     print(_text(recording, timed), file=sys.stderr)
     if timed[0].seconds is None:
         raise UserError(f"{recording.script}: no program has a modelled time: {timed[0].problem}")
@@ -73,7 +76,7 @@ def _misfit(network: SiteNetwork, devices: int) -> str:
 
 def _of(program: Recorded, compiled: Compiled, network: SiteNetwork) -> Timed:
     if not compiled.is_ok:
-        return Timed(program, None, f"XLA does not compile it: {compiled.status}: {compiled.message}")
+        return Timed(program, None, f"XLA does not compile it: {compiled.status}: {compiled.reason}")
     return Timed(program, network.time_beside(compiled, compiled, program.devices).seconds)
 
 
@@ -85,13 +88,19 @@ def _text(recording: Recording, timed: Sequence[Timed]) -> str:
     alike: dict[tuple[str, int], list[Timed]] = {}
     for each in timed:
         alike.setdefault((each.program.name, each.program.devices), []).append(each)
-    rows = [(name, str(devices), str(len(forms)), _time_text(forms[0])) for (name, devices), forms in alike.items()]
-    more = len(rows[_MOST_ROWS:])
+    least = _LEAST_SHARE * (timed[0].seconds or 0.0)
+    rows = [
+        (name, str(devices), str(len(forms)), _time_text(forms[0]))
+        for (name, devices), forms in alike.items()
+        if (forms[0].seconds or 0.0) >= least
+    ][:_MOST_ROWS]
+    more = len(alike) - len(rows)
     return "\n".join(
         [
             f"{recording.script}: {len(timed)} programs for more than one device",
-            table(("program", "devices", "forms", "modelled"), rows[:_MOST_ROWS], "lrrr"),
-            *([f"and {counted(more, 'name')} more"] if more else []),
+            table(("program", "devices", "forms", "modelled"), rows, "lrrr"),
+            *([f"and {counted(more, 'other')}"] if more else []),
+            *dict.fromkeys(f"{each.program.name} has no time: {each.problem}" for each in timed if each.problem),
             f"advises on {name}, the longest one; --function NAME chooses another",
             "",
         ]

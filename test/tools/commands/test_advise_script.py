@@ -141,3 +141,16 @@ def test_programs_on_as_many_devices_as_the_network_has_are_chosen_from(capfd, s
     out, err = capfd.readouterr()
     assert out.startswith("train.py: jit__lambda: 4 devices, times modelled on h100:1x4")
     assert "advises on jit__lambda, the longest one" in err
+    assert "\njit_step has no time: topology " in err and "the mesh has 8\n" in err
+
+
+def test_programs_of_one_name_are_one_row_and_short_ones_are_counted(capfd, script):
+    text = (
+        SCRIPT
+        + "\nwith jax.set_mesh(mesh):\n    step(jnp.concatenate([a, a])), jax.jit(jnp.exp)(a), jax.jit(jnp.log)(a)\n"
+    )
+    Path(script).write_text(text)
+    assert tool.main(["advise", script, *FOR_8, "--may-change", "state"]) == 0
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.split()[:3] for line in lines if line.startswith("jit_step ")] == [["jit_step", "8", "2"]]
+    assert [line for line in lines if line.startswith("and ") and line.endswith(" others")]
