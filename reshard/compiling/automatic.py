@@ -243,7 +243,8 @@ def _parameters_of(fun: Callable, jit_options: Mapping[str, Any]) -> Parameters:
 
 def _jit_options() -> set[str]:
     """Returns the names of the options of `jax.jit`."""
-    import jax
+    with DeferredInterrupts():
+        import jax
 
     return {each.name for each in inspect.signature(jax.jit).parameters.values() if each.name != "fun"}
 
