@@ -292,7 +292,7 @@ def test_arguments_by_name_are_laid_out_like_others(rows_and_columns):
     assert agrees(found.compiled(*placed), wanted) and agrees(found(bias=bias, scale=scale, x=x), wanted)
     with pytest.raises(ValueError, match="is for the arguments x, scale, bias, and is given x, scale, bias, times;"):
         found(x, scale, bias=bias, times=2)
-    with pytest.raises(TypeError, match="scaled: missing a required argument: 'bias'"):
+    with pytest.raises(TypeError, match="scaled: missing a required .*argument: 'bias'"):
         found(x, scale)
 
 
