@@ -174,7 +174,7 @@ def _found(at: int, analysis: Analysis, rank: int) -> Sharding:
     """Returns the layout that propagation finds for the result of an op; replicated if it finds none."""
     for serial in analysis.instances.get(at, ()):
         for attr in analysis.layouts.get(serial, ()):
-            sharding = sharding_from_attr(nth_sharding(attr, 0)) if attr is not None else None
-            if sharding is not None and not sharding.unreduced:
+            first = attr and nth_sharding(attr, 0)
+            if first is not None and not (sharding := sharding_from_attr(first)).unreduced:
                 return sharding.closed()
     return Sharding(((),) * rank)
