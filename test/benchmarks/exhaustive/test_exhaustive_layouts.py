@@ -72,7 +72,7 @@ def test_two_hundred_programs_have_the_same_optimum():
 @pytest.mark.slow
 @pytest.mark.parametrize(("few", "count"), [(solving._FEW, 40), (0, 12)], ids=["elimination", "messages"])
 def test_so_have_they_if_nothing_is_reduced_before(few, count, monkeypatch):
-    """Reductions decide most small programs; others are searched, by elimination or messages and linear programs."""
+    """Reductions decide most small programs. Large ones are searched: by elimination, messages, linear programs."""
     monkeypatch.setattr(solving, "_FEW", few)
     monkeypatch.setattr(Reduction, "run", lambda self: None)
     found = [each for each in drawn(count) if each is not None]
