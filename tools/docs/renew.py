@@ -58,6 +58,7 @@ PAGES = (
             "pictures",
             "place",
             "plan",
+            "policies",
             "python",
             "redistribute",
             "reshard-cache",
