@@ -196,8 +196,9 @@ def _marked(signature: inspect.Signature | None, kind: str, options: Mapping[str
     parameters = list(signature.parameters.values())
     placed = [each.name for each in parameters if each.kind in _BY_POSITION]
     kinds = {each.kind for each in parameters}
+    has_more = inspect.Parameter.VAR_POSITIONAL in kinds
     for number in numbers or ():
-        if inspect.Parameter.VAR_POSITIONAL not in kinds and not -len(placed) <= number < len(placed):
+        if not -len(placed) <= number < len(placed) and not (has_more and number >= 0):
             raise ValueError(f"{kind}_argnums has {number}, and the function has {len(placed)} positional parameters")
     taken = [each.name for each in parameters if each.kind not in _STARS]
     for name in names or ():

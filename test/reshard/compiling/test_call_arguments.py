@@ -73,6 +73,12 @@ def test_options_that_name_no_argument_are_errors(options, said):
         Parameters.of(lambda x, y: x, options)
 
 
+def test_of_any_number_of_arguments_none_is_counted_from_the_end():
+    with pytest.raises(ValueError, match="static_argnums has -1, and the function has 0 positional parameters"):
+        Parameters.of(lambda *xs: xs, {"static_argnums": -1})
+    assert Parameters.of(lambda *xs: xs, {"static_argnums": 3}).static.numbers == {3}
+
+
 def test_equal_static_values_of_other_types_are_told_apart():
     parameters = Parameters.of(lambda x, n: x, {"static_argnums": 1})
     keys = {parameters.call((0, n), {}).key for n in (1, 1.0, True, 1)}
