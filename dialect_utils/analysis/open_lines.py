@@ -30,7 +30,7 @@ from ..shardings.value_layouts import nth_sharding
 from .module_analysis import Analysis, analyse
 
 _AROUND = LOOPS | {FUNCTION, "stablehlo.case", "stablehlo.if"}
-_BACKWARD, _AGAIN = "transpose(", "rematted_computation"  # in the names that JAX gives ops
+_BACKWARD, _AGAIN, _MAPPED = "transpose(", "rematted_computation", "vmap("  # in the names that JAX gives ops
 _NO_LINES = CONSTANTS | CONSTRAINTS | {"stablehlo.iota", "func.call"}
 
 
@@ -57,9 +57,13 @@ def open_lines(module: ir.Module, number: int, most: int) -> list[Annotation]:
 
 @dataclass(frozen=True, slots=True)
 class _OpenLine:
-    """A line with the values of one type that it makes on the way forward, and their gradients."""
+    """A line with the values of one type that it makes on the way forward, and their gradients.
+
+    `is_plain` says whether these are all that it makes, and have the shapes that its names have.
+    """
 
     place: Place
+    is_plain: bool
     forward: tuple[ir.Value, ...]
     gradients: tuple[ir.Value, ...]
 
@@ -88,12 +92,13 @@ class _Program:
             made = [each for each in members if self._is_made_for_others(each)]
             if not made:
                 continue
-            kind = max((each.results[0] for each in made), key=_elements).type
+            kind = made[-1].results[0].type  # what the whole line computes comes last
+            is_plain = all(each.results[0].type == kind and _MAPPED not in _name(each) for each in made)
             forward = [each.results[0] for each in made if each.results[0].type == kind]
             for value in forward:
                 self.where[value] = self._numbers[value.owner.operation], 0
-            place = present(self._places[forward[0].owner.operation])
-            yield _OpenLine(place, tuple(forward), tuple(self._gradients(members, kind)))
+            place = present(self._places[made[-1]])
+            yield _OpenLine(place, is_plain, tuple(forward), tuple(self._gradients(members, kind)))
 
     def _line(self, op: ir.Operation) -> tuple[str, int] | None:
         place = self._places.get(op)
@@ -131,8 +136,11 @@ def _carried_by(argument: ir.BlockArgument) -> ir.Operation | None:
 
 
 def _is_backward(op: ir.Operation) -> bool:
-    name = name_of(op.location) or ""
-    return _BACKWARD in name and _AGAIN not in name
+    return _BACKWARD in _name(op) and _AGAIN not in _name(op)
+
+
+def _name(op: ir.Operation) -> str:
+    return name_of(op.location) or ""
 
 
 def _may_have_constraint(op: ir.Operation) -> bool:
@@ -167,7 +175,7 @@ def _annotation(number: int, line: _OpenLine, program: _Program, mesh: Mesh, ana
     shape = tuple(shape_of(kind) or ())
     values = tuple(program.where[each] for each in (*line.forward, *line.gradients))
     sharding = _found(values[0][0], analysis, len(shape))
-    return Annotation(number, line.place, True, sharding, mesh, (str(kind),), (shape,), (), values=values)
+    return Annotation(number, line.place, line.is_plain, sharding, mesh, (str(kind),), (shape,), (), values=values)
 
 
 def _found(at: int, analysis: Analysis, rank: int) -> Sharding:

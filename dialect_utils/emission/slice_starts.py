@@ -105,7 +105,8 @@ def _is_slice(op: ir.Operation) -> bool:
     if op.name == SLICE:
         return True
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    return int(np.prod(ir.RankedTensorType(op.operands[1].type).shape)) == len(numbers.start_index_map)
+    indices = int(np.prod(ir.RankedTensorType(op.operands[1].type).shape))
+    return indices == len(numbers.start_index_map) > 0
 
 
 def _is_inside(op: ir.Operation, ranges: Ranges) -> bool:
@@ -121,4 +122,4 @@ def _is_inside(op: ir.Operation, ranges: Ranges) -> bool:
 def _holds_places(start: ir.Value, array: ir.Value) -> bool:
     """Returns whether the type of a start has numbers for all places of an array, along each of its dimensions."""
     numbers = range_of_type(start)
-    return numbers is not None and max(ir.RankedTensorType(array.type).shape) <= numbers[1]
+    return numbers is not None and max(ir.RankedTensorType(array.type).shape, default=0) <= numbers[1]

@@ -27,6 +27,8 @@ START, STEP, DONE = "start", "step", "done"
 _PIECE = '"async_collective_fusion_config"'
 _TARGET = re.compile(r'custom_call_target="AsyncCollective(Start|Done)"')
 _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
+_MOST_INLINED = 100_000  # instructions in all computations
+_DEEPEST_CALL = 100
 _INDEX = re.compile(r"\bindex=(\d+)")
 _CALLS = frozenset(("call", "fusion", "async-start", "custom-call"))
 
@@ -132,7 +134,8 @@ def _is_call(instruction: Instruction) -> bool:
 def with_calls_inlined(module: HloModule) -> HloModule:
     """Returns a module whose calls are replaced by what they run, as XLA does it before it fuses ops.
 
-    Instructions of a callee are named after the call and themselves; a call and the parameters become views.
+    Instructions of a callee are named after the call and themselves; a call and the parameters become views. A module
+    with calls in calls that would become very large stays as it is.
 
     Example:
       >>> from .hlo_text import parse_module
@@ -150,9 +153,30 @@ def with_calls_inlined(module: HloModule) -> HloModule:
     """
     if not any(each.opcode == "call" for one in module.computations.values() for each in one.instructions.values()):
         return module
+    if not _can_be_inlined(module):
+        return module
     inliner = _Inliner(module.computations)
     found = {name: inliner.inlined(name) for name in module.computations}
     return replace(module, computations=found, entry=found[module.entry.name])
+
+
+def _can_be_inlined(module: HloModule) -> bool:
+    """Returns whether the computations without calls have not too many instructions, and no call is too deep."""
+    sizes: dict[str, int] = {}
+
+    def size(name: str, depth: int) -> int:
+        if name not in sizes:
+            if depth > _DEEPEST_CALL:
+                raise RecursionError
+            own = module.computations[name].instructions
+            called = [present(each.callee("to_apply")) for each in own.values() if each.opcode == "call"]
+            sizes[name] = len(own) + sum(size(each, depth + 1) for each in called)
+        return sizes[name]
+
+    try:
+        return sum(size(name, 0) for name in module.computations) <= _MOST_INLINED
+    except RecursionError:
+        return False
 
 
 class _Inliner:

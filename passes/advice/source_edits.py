@@ -54,11 +54,11 @@ def diff_of(source: str, place: Place, before: Sharding, sharding: Sharding | No
 def added_to(source: str, place: Place, sharding: Sharding) -> tuple[str, ...]:
     """Returns the line that gives the value of a line a constraint, behind `+ `; empty for a line not plain enough.
 
-    That is one which gives a value to a single name, in a file that calls `with_sharding_constraint(x, P(...))`
-    somewhere; the new line calls it in the same way.
+    That is one which gives what it computes or calls, from its beginning on, to a single name, in a file that calls
+    `with_sharding_constraint(x, P(...))` somewhere; the new line calls it in the same way.
 
     Args:
-      source: the file as text. place: of an op that the line makes.
+      source: the file as text. place: of the op that makes the value.
 
     Example:
       >>> added_to('w = with_sharding_constraint(v, P())\\ny = f(x)', Place("f.py", 2, 4), Sharding.parse('[{"a"}]'))
@@ -83,10 +83,11 @@ def added_to(source: str, place: Place, sharding: Sharding) -> tuple[str, ...]:
 
 
 def _gives(statement: ast.AST, place: Place) -> bool:
-    """Returns whether a statement on the line of a place gives a value to a single name."""
-    if not isinstance(statement, ast.Assign) or not statement.lineno <= place.line <= (statement.end_lineno or 0):
+    """Returns whether a statement gives the value that begins at a place to a single name."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call | ast.BinOp):
         return False
-    return len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
+    begins = (statement.value.lineno, statement.value.col_offset) == (place.line, place.column)
+    return begins and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
 
 
 def _is_spec(node: ast.expr) -> bool:

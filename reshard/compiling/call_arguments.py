@@ -92,7 +92,8 @@ class Call:
         functools.update_wrapper(called, fun)
         called.__name__ = name_of(fun)
         names = [each.name.replace("[", "_").rstrip("]") for each in self.dynamic]
-        names = [name if name.isidentifier() else f"argument_{at}" for at, name in enumerate(names)]
+        is_plain = len({*names}) == len(names) and all(map(str.isidentifier, names))
+        names = names if is_plain else [f"argument_{at}" for at in range(len(names))]
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
         called.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
         return called

@@ -100,3 +100,12 @@ def test_slices_are_found_behind_moves_and_calls():
     outer = f"func.func private @convert(%b: tensor<8xf32>) -> tensor<8xf32> {{ {_ISLAND.format(taken='%b')} }}"
     text = clamped(body, functions=f"{inner}\n{outer}")
     assert text.index("stablehlo.clamp") > text.index("@part(%arg0: tensor<16xf32>")
+
+
+def test_a_gather_from_a_single_element_is_inside():
+    body = """%none = stablehlo.constant dense<> : tensor<0xi32>
+      %one = stablehlo.constant dense<1.0> : tensor<f32>
+      %g = "stablehlo.gather"(%one, %none) <{dimension_numbers = #stablehlo.gather<>, slice_sizes = array<i64>}>
+        : (tensor<f32>, tensor<0xi32>) -> tensor<f32>
+      %s = stablehlo.broadcast_in_dim %g, dims = [] : (tensor<f32>) -> tensor<8xf32>"""
+    assert "stablehlo.clamp" not in clamped(f"{body}\n{_ISLAND.format(taken='%s')}")

@@ -5,7 +5,7 @@ import pytest
 
 from reshard.dialect_utils.xla.hlo_text import parse_module
 from reshard.dialect_utils.xla.hlo_trip_counts import Scope
-from reshard.dialect_utils.xla.hlo_walk import branches, callees, loop_runs
+from reshard.dialect_utils.xla.hlo_walk import branches, callees, loop_runs, with_calls_inlined
 
 TEXT = """HloModule m
 %condition (s: (s32[], f32[4])) -> pred[] {
@@ -75,3 +75,16 @@ def test_a_conditional_has_branches(name, names):
 def test_calls_and_fusions_run_what_they_call_and_reductions_nothing(name, names):
     scope = entry()
     assert [each.computation.name for each in callees(scope, instruction(scope, name))] == names
+
+
+@pytest.mark.parametrize("calls, levels", [(1, 2_000), (2, 30)], ids=["deep", "many"])
+def test_calls_that_would_become_very_much_are_not_inlined(calls, levels):
+    def level(number: int) -> str:
+        run = f"call(%a{number}), to_apply=%f{number + 1}" if number < levels else f"tanh(%a{number})"
+        steps = [f"  %c{number}_{n} = f32[8] {run}" for n in range(calls - 1)]
+        opens = f"ENTRY %f{number}" if not number else f"%f{number}"
+        head = f"{opens} (a{number}: f32[8]) -> f32[8] {{\n  %a{number} = f32[8] parameter(0)"
+        return "\n".join([head, *steps, f"  ROOT %r{number} = f32[8] {run}", "}"])
+
+    module = parse_module("HloModule m\n" + "\n".join(map(level, range(levels, -1, -1))))
+    assert with_calls_inlined(module) is module

@@ -4,7 +4,7 @@
 import pytest
 
 from reshard.dialect_utils.ir.diagnostics import Place
-from reshard.passes.advice.source_edits import diff_of
+from reshard.passes.advice.source_edits import added_to, diff_of
 from reshard.synthesis.layouts.sharding import Sharding
 
 ROWS = Sharding.parse('[{"x", "y"}, {}]')
@@ -106,3 +106,23 @@ def test_what_is_no_such_call_is_left_alone():
 def test_a_form_feed_ends_no_line():
     source = "a = 1\n\x0cb = 2\ny = jax.lax.with_sharding_constraint(f(x), s)\nz = y\n"
     assert edit(source, None, line=3) == ("- y = jax.lax.with_sharding_constraint(f(x), s)", "+ y = f(x)")
+
+
+@pytest.mark.parametrize(
+    ("line", "column"),
+    [
+        ("h = lambda x: f(x)", 4),
+        ("h = [f(x), 1.0]", 5),
+        ("h, g = f(x)", 7),
+        ("h = f(g(x))", 6),
+        ("h += f(x)", 5),
+        ("return f(x)", 7),
+    ],
+)
+def test_a_line_that_does_not_give_its_value_to_a_name_gets_no_constraint(line, column):
+    source = f"def k(w):\n    v = with_sharding_constraint(w, P())\n    {line}\n"
+    assert added_to(source, Place("f.py", 3, 4 + column), Sharding.parse('[{"a"}]')) == ()
+    plain = source.replace(line, "h = f(x)")
+    assert added_to(plain, Place("f.py", 3, 8), Sharding.parse('[{"a"}]')) == (
+        '+ h = with_sharding_constraint(h, P("a"))',
+    )
