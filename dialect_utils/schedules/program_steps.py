@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..xla.hlo_collectives import HloCollectives
 from ..xla.hlo_text import Computation, HloModule, Instruction, op_name
 from ..xla.hlo_trip_counts import Scope
-from ..xla.hlo_walk import branches, callees, loop_runs
+from ..xla.hlo_walk import branches, callees, loop_runs, name_in_text, with_calls_inlined
 from ..xla.hlo_work import Piece, ProgramWork, operands_of, pieces_of
 from .independent_work import COLLECTIVES
 
@@ -87,6 +87,7 @@ def steps_of(module: HloModule, found: HloCollectives) -> tuple[Step, ...]:
       Move(name='g', loops=())
       Work(opcode='multiply', op_name='', ops=2, flops=0, bytes_moved=256)
     """
+    module = module if module.is_scheduled else with_calls_inlined(module)
     return tuple(_Walk(module, found).visit(Scope(module, module.entry, ()), (), with_work=True))
 
 
@@ -124,20 +125,22 @@ class _Walk:
                 for each in inside:
                     yield from self.visit(each, loops, with_work=with_work and each is heaviest)
             case opcode if opcode.removesuffix("-start") in COLLECTIVES:
-                if self._left[instruction.name, loops]:
-                    self._left[instruction.name, loops] -= 1
-                    yield Move(instruction.name, loops)
+                name = name_in_text(instruction)
+                if self._left[name, loops]:
+                    self._left[name, loops] -= 1
+                    yield Move(name, loops)
             case opcode:
                 for each in callees(scope, instruction):  # the work of a fusion is that of the whole
                     yield from self.visit(each, loops, with_work=with_work and opcode != "fusion")
 
     def _of_loop(self, scope: Scope, loop: Instruction, loops: tuple[str, ...], with_work: bool) -> Iterator[Loop]:
-        runs, inside = loop_runs(scope, loop), (*loops, loop.name)
+        runs, name = loop_runs(scope, loop), name_in_text(loop)
+        inside = (*loops, name)
         condition = tuple(self.visit(runs.condition, inside, with_work=with_work))
         body = tuple(self.visit(runs.body, inside, with_work=with_work))
         if condition or body:
             trips = runs.trip_count, condition, body, runs.body_runs, runs.condition_runs
-            yield Loop(loop.name, op_name(loop), *trips)
+            yield Loop(name, op_name(loop), *trips)
 
 
 def _ordered(module: HloModule, computation: Computation) -> list[Piece | Instruction]:

@@ -160,6 +160,11 @@ def with_calls_inlined(module: HloModule) -> HloModule:
     return replace(module, computations=found, entry=found[module.entry.name])
 
 
+def name_in_text(instruction: Instruction) -> str:
+    """Returns the name that an instruction has in the text, where it may be in a callee."""
+    return instruction.name.rpartition("/")[2]
+
+
 def _can_be_inlined(module: HloModule) -> bool:
     """Returns whether the computations without calls have not too many instructions, and no call is too deep."""
     sizes: dict[str, int] = {}

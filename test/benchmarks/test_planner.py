@@ -26,7 +26,7 @@ def test_a_row_ends_in_the_middle_of_a_plan_when_its_time_is_over(monkeypatch):
             pass
 
     monkeypatch.setattr(planner, "plan", plan_without_end)
-    found = Run(512, "time", True, "v5e", 1000, 0, 0.05).measured()
+    found = Run(512, "time", True, "v5e", 1000, 0, 0.5).measured()
     assert found.is_cut and (len(found.new_s), found.done) == (1, 0)
 
 
