@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
-from ..ir.diagnostics import DiagnosedError, Place
+from ..ir.diagnostics import DiagnosedError, Place, is_in_library
 from ..ir.functions import FUNCTION
 from ..ir.ops import CONSTANTS, CONSTRAINTS, LOOPS, name_of, ops_in, parent_of, producer_of, shape_of, terminator_of
 from ..ir.source_lines import SourceLines, frames_of
@@ -102,7 +102,7 @@ class _Program:
 
     def _line(self, op: ir.Operation) -> tuple[str, int] | None:
         place = self._places.get(op)
-        return None if place is None else (place.file, place.line)
+        return None if place is None or is_in_library(place.file) else (place.file, place.line)
 
     def _is_made_for_others(self, op: ir.Operation) -> bool:
         if not _may_have_constraint(op) or _is_backward(op):
