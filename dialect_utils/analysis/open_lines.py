@@ -129,8 +129,8 @@ class _Program:
 
 def _carried_by(argument: ir.BlockArgument) -> ir.Operation | None:
     """Returns the op that makes what a loop carries on in an argument of its body; None for other arguments."""
-    block = argument.owner
-    if block.owner.operation.name not in LOOPS:
+    block, loop = argument.owner, argument.owner.owner.operation
+    if loop.name not in LOOPS or block != loop.regions[1].blocks[0]:  # the first region is the condition
         return None
     return producer_of(terminator_of(block).operands[argument.arg_number])
 

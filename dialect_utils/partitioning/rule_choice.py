@@ -57,7 +57,7 @@ class RuleChoice:
     ):
         self._found, self._changes, self._is_accumulated = found, changes, is_accumulated
         self._compares_products = compares_products and changes.is_by_time
-        self._slack = _SLACK_FOR_MEMORY if is_lean else 1.0
+        self._is_lean, self._slack = is_lean, _SLACK_FOR_MEMORY if is_lean else 1.0
 
     def rule(self, op: ir.Operation, scope: Scope) -> tuple[Rule, ir.Operation]:
         """Returns the rule of an op and the op itself; for a stand-in, the CHLO op that it stands for."""
@@ -113,10 +113,9 @@ class RuleChoice:
                 break
             costs[number] = self._with_changes(site, known, asked, scope, most)
             least = min(least, costs[number])
-        if self._slack == 1.0:
-            return rules[min(costs, key=lambda number: (costs[number], number))]
         near = [number for number, cost in costs.items() if cost[0] <= self._slack * least[0]]
-        return rules[min(near, key=lambda number: (self._held_bytes(site, rules[number]), costs[number], number))]
+        held = {number: self._held_bytes(site, rules[number]) if self._is_lean else 0.0 for number in near}
+        return rules[min(near, key=lambda number: (held[number], costs[number], number))]
 
     # Rules
 

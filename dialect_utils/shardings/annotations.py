@@ -40,7 +40,8 @@ class Annotation:
 
     Attributes:
       number: the annotation's number in the module. place: the line; None if the module does not say it.
-      is_own_call: whether the line itself writes the constraint, not a helper that it calls.
+      is_own_call: whether the line itself writes the constraint, not a helper that it calls; of a line without one,
+        whether what it would be put on is all that the line computes.
       mesh: the mesh of the sharding. types: the types of the values, each once.
       shapes: their global shapes in elements, each once. ops: the numbers of the constraints, in the module's order.
       bound: the axes that manual computations around them have taken, which no sharding here may use.

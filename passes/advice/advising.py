@@ -2,10 +2,10 @@
 """Advice for a module: its annotations, the candidates for each, and the measurement of every set of changes by XLA.
 
 A constraint may go, take the sharding of another annotation of the same shapes, or change by one edit (`neighbours`);
-the sharding of arguments may change likewise, a line without a constraint may get one, and so may the sizes of the
-mesh's axes change. Every set of changes that the
-search asks about is compiled; nothing is believed. Advice needs no more memory, changes no sharding of an argument or
-result that it does not name, and is not given if XLA computes the changed program wrongly.
+the sharding of arguments may change likewise, a line without a constraint may get one, and the axes of the mesh may get
+other sizes. Every set of changes that the search asks about is compiled; nothing is believed. Advice needs no more
+memory, changes no sharding of an argument or result that it does not name, and is not given if XLA computes the changed
+program wrongly.
 """
 
 from __future__ import annotations

@@ -84,3 +84,25 @@ def test_a_line_has_its_values_in_each_layer_and_their_gradients(lowered):
     assert found[8].shapes == ((256, HIDDEN),) and found[9].shapes == ((256, WIDTH),)
     assert not {15, 16} & {*found}, "a line with a constraint, and one with a number"
     assert {each.number for each in found.values()} == {*range(7, 7 + len(found))}
+
+
+def test_what_a_condition_reads_is_carried_on_by_nothing():
+    backward = 'loc("jit(f)/transpose(jvp())/reduce"("f.py":1:2))'
+    text = f"""sdy.mesh @mesh = <["x"=8]>
+    func.func public @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {{
+      %zero = stablehlo.constant dense<0.0> : tensor<f32>
+      %n = stablehlo.constant dense<0> : tensor<i32>
+      %0 = stablehlo.tanh %a : tensor<8x8xf32> loc("jit(f)/tanh"("f.py":1:2))
+      %1:2 = stablehlo.while(%i = %n, %x = %0) : tensor<i32>, tensor<8x8xf32> cond {{
+        %s = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0, 1]
+          : (tensor<8x8xf32>, tensor<f32>) -> tensor<f32> {backward}
+        %c = stablehlo.compare LT, %s, %zero : (tensor<f32>, tensor<f32>) -> tensor<i1>
+        stablehlo.return %c : tensor<i1>
+      }} do {{
+        stablehlo.return %i, %x : tensor<i32>, tensor<8x8xf32>
+      }}
+      return %1#1 : tensor<8x8xf32>
+    }}"""
+    with make_context() as context, ir.Location.unknown(context):
+        (found,) = open_lines(ir.Module.parse(text), 0, 10)
+    assert len(found.values) == 1
