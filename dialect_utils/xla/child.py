@@ -43,6 +43,7 @@ _TAIL_LINES = 10
 _BATCH = 32  # modules that are compiled together; each batch is kept on disk when it is ready
 _GRACE_S = 5.0  # to read an answer that has been there for long
 _MOST_FORESEEN = 256  # answers in memory that nobody has asked for, beside those of one call
+_PIPE_BYTES = 1 << 20  # as much as Linux allows any user
 _SCRATCH, _STDERR = "reshard-xla-", "stderr.txt"
 # The signals of a crash that the request caused. Other signals come from outside: a user, or a kernel out of memory.
 _FAULTS = (signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP)
@@ -243,9 +244,11 @@ class _Gone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """Requests that a child answers while nobody waits, and how much it had written to its standard error before."""
+    """Requests that a child answers while nobody waits, the number of that question, and how much the child had written
+    to its standard error before."""
 
     requests: tuple[CompileRequest, ...]
+    number: int
     deadline: float
     timeout_s: float
     said: int
@@ -254,12 +257,14 @@ class _Begun:
 class XlaChild:
     """A child process with stock XLA, restarted as needed; also a context manager, which stops it at the end.
 
-    Invariant: a child gets a request only after it has answered all earlier ones (`_is_asked` is then False). If a
-    request is interrupted, the child is stopped, and the next request starts another. A reply has the number of its
-    request. A forked process starts without a child; the child stays with the parent process.
+    Invariant: a child that somebody waits for gets no other request (`_is_asked` is then True). What it is to answer
+    while nobody waits is in `_begun`, in the order in which it answers. If a request is interrupted, the child is
+    stopped, and the next request starts another. A reply has the number of its request. A forked process starts without
+    a child; the child stays with the parent process.
 
     State: `_foreseen`, the answers to requests that have not been made yet; `_begun`, the requests that the child
-      answers meanwhile, if nobody waits for it; `_foresees`, whether more are foreseen.
+      answers meanwhile; `_greeting`, the number of its first question, until it has answered that; `_foresees`, whether
+      more are foreseen.
 
     Args:
       cache_dir: the folder of all caches, in which answers are kept; None for the one that the environment names.
@@ -277,11 +282,12 @@ class XlaChild:
         self._num_devices = num_devices
         self._process: subprocess.Popen | None = None
         self._scratch: Path | None = None
-        self._is_asked = self._is_greeted = False
+        self._is_asked = False
         self._questions = 0
+        self._greeting: int | None = None
         self._lock = threading.RLock()
         self._foreseen: dict[CompileRequest, Compiled] = {}
-        self._begun: _Begun | None = None
+        self._begun: list[_Begun] = []
         self._foresees = True
         self.starts = 0
         self.passing_answers = 0
@@ -379,38 +385,52 @@ class XlaChild:
                     self._foresee_from(batch, self._replies(batch, timeout_s), timeout_s)
 
     def begin(self, requests: Sequence[CompileRequest], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Compiles large modules that will be asked for soon, and does not wait for it; else like `foresee`.
+        """Compiles large modules that will be asked for soon, behind those that were begun before, and does not wait
+        for it; else like `foresee`.
 
-        The next question waits until they are compiled. If no child starts, that question says why.
+        The next question waits until all are compiled. If no child starts, that question says why.
         """
         from . import worker as xla_worker
 
         with self._lock:
-            self._collect()
             if len(self._foreseen) > _MOST_FORESEEN:
                 self._foreseen.clear()
-            new = [each for each in dict.fromkeys(requests) if self._known(each, timeout_s) is None]
+            waiting = {each for begun in self._begun for each in begun.requests}
+            asked = [each for each in dict.fromkeys(requests) if each not in waiting]
+            new = [each for each in asked if self._known(each, timeout_s) is None]
             rounds = xla_worker.large_among([each.module for each in new])
             if not new or rounds < len(new) or not self._foresees or not xla_worker.IS_AVAILABLE:
                 return
+            devices = max(each.num_devices for each in new)
+            if devices > self._num_devices:  # another child, which would not answer what this one is asked
+                self._collect()
             try:
-                self._ensure_started(max(each.num_devices for each in new))
-            except (OSError, RuntimeError):
+                self._ensure_running(devices)
+            except OSError:
                 return
-            begun = _Begun(tuple(new), time.monotonic() + timeout_s * rounds, timeout_s, self._stderr_size)
+            deadline = timeout_s * rounds + max([time.monotonic(), *(each.deadline for each in self._begun)])
             with contextlib.suppress(_OutOfTime, _Gone), self._stopped_if_interrupted():
-                self._ask_without_waiting({"op": "compile_all", "requests": list(map(asdict, new))}, begun.deadline)
-                self._begun = begun
+                said = self._stderr_size
+                number = self._sent({"op": "compile_all", "requests": list(map(asdict, new))}, deadline)
+                self._begun.append(_Begun(tuple(new), number, deadline, timeout_s, said))
 
-    def _collect(self) -> None:
-        """Waits for what was begun, and files the answers."""
-        begun, self._begun = self._begun, None
-        if begun is None:
+    def _collect(self, until: CompileRequest | None = None) -> None:
+        """Waits for what was begun, up to a request if there is one, and files the answers."""
+        while self._begun:
+            begun = self._begun.pop(0)
+            self._collect_one(begun)
+            if until in begun.requests:
+                return
+
+    def _collect_one(self, begun: _Begun) -> None:
+        try:
+            self._await_greeting()
+        except RuntimeError:
             return
         with progress.waiting_for(f"XLA compiles {len(begun.requests)} modules"):
             deadline = max(begun.deadline, time.monotonic() + _GRACE_S)
-            reply = self._ended(lambda: self._answer(deadline), begun.timeout_s, begun.said)
-        self._foresees = reply["status"] != "hang"
+            reply = self._ended(lambda: self._answer(begun.number, deadline), begun.timeout_s, begun.said)
+        self._foresees &= reply["status"] != "hang"
         replies = [each and _worded(each) for each in reply.get("replies", ())]
         self._foresee_from(begun.requests, replies, begun.timeout_s)
 
@@ -462,8 +482,8 @@ class XlaChild:
             self._stop()
 
     def _compile_cached(self, request: CompileRequest, timeout_s: float) -> Compiled:
-        if self._begun is not None and request in self._begun.requests:
-            self._collect()
+        if any(request in begun.requests for begun in self._begun):
+            self._collect(until=request)
         foreseen = self._foreseen.pop(request, None)
         if foreseen is not None:
             return foreseen
@@ -533,18 +553,20 @@ class XlaChild:
             raise
 
     def _answered(self, request: dict, deadline: float) -> dict:
-        self._ask_without_waiting(request, deadline)
-        return self._answer(deadline)
-
-    def _ask_without_waiting(self, request: dict, deadline: float) -> None:
         self._is_asked = True
+        return self._answer(self._sent(request, deadline), deadline)
+
+    def _sent(self, request: dict, deadline: float) -> int:
+        """Sends a request, and returns its number."""
         self._questions += 1
         self._send({**request, "number": self._questions}, deadline)
+        return self._questions
 
-    def _answer(self, deadline: float) -> dict:
-        """Returns the reply to the last request; drops late replies to earlier ones, for which nobody waits."""
+    def _answer(self, number: int, deadline: float) -> dict:
+        """Returns the reply to a request; drops late replies to earlier ones, for which nobody waits."""
+        self._is_asked = True
         reply = self._receive(deadline)
-        while reply["number"] < self._questions:
+        while reply["number"] < number:
             reply = self._receive(deadline)
         self._is_asked = False
         return reply
@@ -553,20 +575,14 @@ class XlaChild:
 
     def _ensure_started(self, num_devices: int) -> None:
         self._ensure_running(num_devices)
-        if not self._is_greeted:
-            try:
-                self._await_hello()
-            except BaseException:
-                self._stop()
-                raise
+        self._await_greeting()
 
     def _ensure_running(self, num_devices: int) -> None:
         """Starts the process if it does not run with enough devices; its answer to `hello` may still be to come."""
         if num_devices > self._num_devices:
             self._stop()
             self._num_devices = 1 << (num_devices - 1).bit_length()
-        is_in_order = not self._is_asked or self._begun is not None
-        if self._process is not None and is_in_order and self._process.poll() is None:
+        if self._process is not None and not self._is_asked and self._process.poll() is None:
             return
         self._stop()
         try:
@@ -599,17 +615,23 @@ class XlaChild:
             )
         for pipe in _pipes(self._process):
             os.set_blocking(pipe.fileno(), False)
+        _widen(_pipes(self._process)[0])
         self.starts += 1
-        self._is_greeted = False
+        with contextlib.suppress(_Gone, _OutOfTime):  # whoever waits for the greeting will see it
+            self._greeting = self._sent({"op": "hello"}, time.monotonic() + _START_TIMEOUT_S)
 
-    def _await_hello(self) -> None:
-        try:
-            hello = self._answered({"op": "hello"}, time.monotonic() + _START_TIMEOUT_S)
-            self._is_greeted = True
-        except (_Gone, _OutOfTime) as error:
-            hello = {"status": "error", "message": str(error)}
-        if hello["status"] != "ok":
-            raise RuntimeError(f"the XLA child did not start: {hello['message']}\n{self._stderr_since(0)}")
+    def _await_greeting(self) -> None:
+        """Waits until a new child has started. Raises: RuntimeError if it does not; then it is stopped."""
+        number, self._greeting = self._greeting, None
+        if number is None:
+            return
+        with self._stopped_if_interrupted():
+            try:
+                hello = self._answer(number, time.monotonic() + _START_TIMEOUT_S)
+            except (_Gone, _OutOfTime) as error:
+                hello = {"status": "error", "message": str(error)}
+            if hello["status"] != "ok":
+                raise RuntimeError(f"the XLA child did not start: {hello['message']}\n{self._stderr_since(0)}")
 
     def _stop(self) -> None:
         import shutil
@@ -624,13 +646,14 @@ class XlaChild:
             if self._scratch is not None:
                 shutil.rmtree(self._scratch, ignore_errors=True)
                 self._scratch = None
-            self._is_asked, self._begun = False, None
+            self._is_asked, self._greeting = False, None
+            self._begun.clear()
             _running.discard(self)
 
     def _forget(self) -> None:
         """Forgets a child that belongs to another process; the pipes stay open in that process."""
         process, self._process, self._scratch, self._is_asked = self._process, None, None, False
-        self._begun = None
+        self._greeting, self._begun = None, []
         self._lock = threading.RLock()
         if process is not None:
             process.returncode = 0  # so that Popen does not wait for it
@@ -686,6 +709,16 @@ _running: set[XlaChild] = set()
 def _pipes(process: subprocess.Popen) -> tuple[IO[bytes], IO[bytes]]:
     """Returns the standard input and output of a child; both are pipes."""
     return present(process.stdin), present(process.stdout)
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Lets a pipe hold a module of a thousand ops, so that nobody waits until a child that starts reads it (Linux)."""
+    try:
+        import fcntl
+
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    except (ImportError, AttributeError, OSError):
+        pass
 
 
 @atexit.register

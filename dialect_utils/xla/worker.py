@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 from ..early_stop.fork_server import IS_AVAILABLE, ForkServer
@@ -45,6 +46,7 @@ _METRICS_OPTIONS = {"xla_backend_optimization_level": 0}
 _LARGE = 16_000
 _POLL_S = 0.003
 _MOST_AT_ONCE = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+_MANY_MODULES = "compile_all"  # the request for many modules
 _MANY = 8  # so many small modules are compiled faster in two forks than one after the other in this process
 # Files of a fork beside the dumps: the reply if XLA refuses the module, the time, what XLA says, the whole reply.
 _REFUSAL, _SECONDS, _STDERR, _REPLY = "refusal", "seconds", "stderr", "reply"
@@ -87,9 +89,39 @@ def main() -> None:
     scratch = Path(sys.argv[1])
     start_forks(scratch)
     _watch_parent(scratch)
-    while (request := read_frame(requests)) is not None:
-        _send(replies, {**_reply(request, scratch), "number": request["number"]})
+    waiting = _Waiting(requests)
+    while batch := waiting.next_together():
+        for request, reply in _replies(batch, scratch):
+            _send(replies, {**reply, "number": request["number"]})
     _exit(scratch)
+
+
+class _Waiting:
+    """The requests that wait.
+
+    A thread reads them as they come, so that the parent may send more than a pipe holds while this process works.
+    """
+
+    def __init__(self, stream: BinaryIO):
+        self._frames: SimpleQueue[dict | None] = SimpleQueue()
+        self._first: list[dict | None] = []  # read already
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def _read(self, stream: BinaryIO) -> None:
+        frame: dict | None = {}
+        while frame is not None:
+            frame = read_frame(stream)
+            self._frames.put(frame)
+
+    def next_together(self) -> list[dict]:
+        """Returns the next request, once there is one, with those behind it that wait as well if all of them are for
+        many modules; none at the end of the stream."""
+        batch = [self._first.pop() if self._first else self._frames.get()]
+        while batch[-1] is not None and batch[-1]["op"] == _MANY_MODULES and not self._frames.empty():
+            batch.append(self._frames.get())
+        if len(batch) > 1 and (batch[-1] is None or batch[-1]["op"] != _MANY_MODULES):
+            self._first.append(batch.pop())
+        return [each for each in batch if each is not None]
 
 
 _forks: ForkServer | None = None
@@ -147,6 +179,19 @@ def _exit(scratch: Path) -> None:
 
 def _reply(request: dict, scratch: Path) -> dict:
     return _guarded(_OPERATIONS[request["op"]], request, scratch)
+
+
+def _replies(batch: Sequence[dict], scratch: Path) -> Iterator[tuple[dict, dict]]:
+    """Yields requests, each with its reply: one of any kind, or several for many modules, in their order."""
+    if len(batch) == 1:
+        yield batch[0], _reply(batch[0], scratch)
+        return
+    together = {"requests": [each for request in batch for each in request["requests"]]}
+    reply = _guarded(_compile_all, together, scratch)
+    found = reply.get("replies", [])
+    for request in batch:
+        own, found = found[: len(request["requests"])], found[len(request["requests"]) :]
+        yield request, {**reply, "replies": own} if own else reply
 
 
 def _guarded(operation: Callable[..., dict], *arguments) -> dict:
@@ -687,7 +732,7 @@ def numpy_dtype(element_type: str):
 _OPERATIONS = {
     "hello": _hello,
     "compile": _compile,
-    "compile_all": _compile_all,
+    _MANY_MODULES: _compile_all,
     "run": _run,
     "estimate": _estimate,
     "sleep": _sleep,

@@ -248,7 +248,7 @@ def ledger_of(
       DiagnosedError: the module has no function @main.
     """
     numbered = NumberedOps(module)
-    _main_of(module)  # raises before anything is compiled
+    main_of(module)  # raises before anything is compiled
     num_devices = partitions_of(module)
     topology.fitted(num_devices)
     compiled = child.compile(numbered.text, num_devices, target=target, **KEPT)
@@ -273,7 +273,7 @@ def ledger_from(
       numbered: of the module. compiled: what XLA made of `numbered.text`, with what `KEPT` asks for.
       topology, finds_sites, site_bounds, file, keeps_steps: as in `ledger_of`, whose errors this function raises.
     """
-    main, num_devices = _main_of(module), partitions_of(module)
+    main, num_devices = main_of(module), partitions_of(module)
     network = topology.fitted(num_devices)
     if not compiled.is_ok:
         said = replace(compiled, message=_with_places(compiled.message, numbered, file))
@@ -314,7 +314,7 @@ def partitions_of(module: ir.Module) -> int:
     return devices_of(copy)
 
 
-def _main_of(module: ir.Module) -> ir.Operation:
+def main_of(module: ir.Module) -> ir.Operation:
     """Returns the function with which XLA begins. Raises: DiagnosedError if there is none."""
     found = [each.operation for each in module.body.operations if each.operation.name == "func.func"]
     functions = [op for op in found if len(op.regions[0].blocks)]

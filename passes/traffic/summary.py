@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reshard.dialect_utils.analysis.op_numbers import NumberedOps
 from reshard.dialect_utils.platform.bindings import ir
-from reshard.dialect_utils.xla.child import XlaChild
+from reshard.dialect_utils.xla.child import Compiled, CompileRequest, XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.traffic.bounds import bounds_of_rows
-from reshard.passes.traffic.ledger import Group, Ledger, ledger_of
+from reshard.passes.traffic.ledger import Group, Ledger, ledger_from, main_of, partitions_of
 from reshard.passes.traffic.ledger_text import as_entry_dict, network_text
 from reshard.synthesis.network.topology import Topology
 
@@ -39,18 +40,34 @@ def summary_of(
     target: Target | None = None,
     most: int = ROWS,
     rows: Sequence[Mapping[str, Any]] = (),
+    compiled: tuple[NumberedOps, Compiled] | None = None,
 ) -> dict[str, Any]:
     """Returns the `summary` of a module, which stock XLA compiles as it came and, if it was rewritten, as it is now.
 
     Args:
       rewritten: None if nothing was rewritten. rows: of its report.
       topology, target: as in `ledger_of`, whose errors this function raises.
+      compiled: the original with numbers for its ops, and what XLA made of that for the target, with its HLO; None if
+        nobody has compiled it yet.
     """
-    stock = ledger_of(original, child, topology, target=target)
-    if rewritten is None:
+    main_of(original)  # raises before anything is compiled
+
+    def made_of(numbered: NumberedOps, module: ir.Module) -> Compiled:
+        devices = partitions_of(module)
+        return child.compile(numbered.text, devices, target=target, keeps_hlo=True, keeps_locations=True)
+
+    ours = None if rewritten is None else NumberedOps(rewritten)
+    if rewritten is not None and ours is not None and target is None:  # while the rows of the other one are made
+        child.begin([CompileRequest(ours.text, partitions_of(rewritten), keeps_hlo=True, keeps_locations=True)])
+    if compiled is None:
+        numbered = NumberedOps(original)
+        compiled = numbered, made_of(numbered, original)
+    stock = ledger_from(original, *compiled, topology)
+    if rewritten is None or ours is None:
         return summary(stock, most=most)
-    known = {"finds_sites": False, "site_bounds": bounds_of_rows(rows, stock.site_bounds)}
-    return summary(stock, ledger_of(rewritten, child, topology, target=target, **known), most)
+    bounds = bounds_of_rows(rows, stock.site_bounds)
+    mine = ledger_from(rewritten, ours, made_of(ours, rewritten), topology, finds_sites=False, site_bounds=bounds)
+    return summary(stock, mine, most)
 
 
 def _side(ledger: Ledger, most: int) -> dict[str, Any] | None:

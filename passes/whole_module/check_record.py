@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.analysis.layout_check import devices_of
+from reshard.dialect_utils.analysis.op_numbers import NumberedOps
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
@@ -136,13 +137,15 @@ def traffic_of(
     network: SiteNetwork,
     target: Target | None,
     rows: Sequence[dict] = (),
+    compiled: tuple[NumberedOps, Compiled] | None = None,
 ) -> dict[str, Any] | None:
-    """Returns the longest collectives of a module and of its rewritten form, as `passes.traffic.summary` has them; None
-    if it has no function main."""
+    """Returns the longest collectives of a module and of its rewritten form, as `passes.traffic.summary_of` does for
+    the same arguments; None if it has no function main."""
     from reshard.passes.traffic.summary import summary_of  # reports alone need it
 
     progress.at("whole-module check: listing collectives")
     try:
-        return summary_of(original, rewritten, child, network.topology, target=target, rows=rows)
+        how = {"target": target, "rows": rows, "compiled": compiled}
+        return summary_of(original, rewritten, child, network.topology, **how)
     except DiagnosedError:  # the module has no function main
         return None

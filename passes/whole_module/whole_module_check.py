@@ -558,7 +558,9 @@ class WholeModuleCheck:
         """Returns the longest collectives of the original and of the module that is handed over, if asked for."""
         if not self.session.options.with_traffic:
             return None
-        return traffic_of(self.original, rewritten, self.child, self.criterion.network, self.target, rows)
+        has_hlo = self._numbered is not None and self._numbered.hlo_text is not None and self.target is None
+        compiled = (self.forms.numbered, present(self._numbered)) if has_hlo else None
+        return traffic_of(self.original, rewritten, self.child, self.criterion.network, self.target, rows, compiled)
 
     # Words
 

@@ -267,7 +267,7 @@ class TestForesight:
         alone = [child.compile(text, 8) for text in self.LARGE]
         child.begin([CompileRequest(text, 8) for text in self.LARGE])
         asked = child._questions
-        assert child._begun is not None and child.compile(GATHER, 4).is_ok  # another question, in between
+        assert child._begun and child.compile(GATHER, 4).is_ok  # another question, in between
         assert child._questions == asked + 1 and len(child._foreseen) == 2
         meanwhile = [child.compile(text, 8) for text in self.LARGE]
         assert child._questions == asked + 1 and not child._foreseen
@@ -275,10 +275,26 @@ class TestForesight:
             replace(each, compile_seconds=0) for each in alone
         ]
 
+    def test_what_is_begun_behind_other_modules_waits_for_none_of_them(self):
+        """Not even for the child to start."""
+        with XlaChild(uses_cache=False, num_devices=8) as child:
+            for text in self.LARGE:
+                child.begin([CompileRequest(text, 8)])
+                child.begin([CompileRequest(text, 8)])  # begun already
+            assert [len(each.requests) for each in child._begun] == [1, 1] and child._greeting is not None
+            assert child.compile(self.LARGE[0], 8).is_ok and child.compile(self.LARGE[1], 8).is_ok
+            assert child._questions == 3 and child.starts == 1  # the greeting is one of them
+
+    def test_a_child_with_more_devices_is_started_for_what_is_begun(self):
+        with XlaChild(uses_cache=False, num_devices=8) as child:
+            child.begin([CompileRequest(self.LARGE[0], 8)])
+            child.begin([CompileRequest(self.LARGE[1], 16)])
+            assert len(child._foreseen) == 1 and len(child._begun) == 1 and child.starts == 2
+
     def test_the_answer_to_what_is_begun_is_waited_for(self, child):
         child.begin([CompileRequest(self.LARGE[0], 8)])
         asked = child._questions
-        assert child.compile(self.LARGE[0], 8).is_ok and child._questions == asked and child._begun is None
+        assert child.compile(self.LARGE[0], 8).is_ok and child._questions == asked and not child._begun
         child.begin([CompileRequest(self.LARGE[1], 8)])
         child.prepare(4)  # it runs with enough devices, though it works
         child.begin([CompileRequest(self.LARGE[0], 8)])
@@ -287,7 +303,7 @@ class TestForesight:
     def test_small_modules_are_not_begun(self, child):
         asked = child._questions
         child.begin([CompileRequest(self.LARGE[0], 8), CompileRequest(GATHER, 4)])
-        assert child._questions == asked and child._begun is None
+        assert child._questions == asked and not child._begun
 
     def test_a_child_that_ends_meanwhile_is_started_again(self):
         with XlaChild(uses_cache=False, num_devices=8) as child:
@@ -305,7 +321,7 @@ class TestForesight:
             child.begin([CompileRequest(self.LARGE[0], 8)], timeout_s=0.0)
             assert child.compile(self.LARGE[0], 8).is_ok and child.starts == 2
             child.begin([CompileRequest(self.LARGE[1], 8)])
-            assert child._begun is None  # nothing more is foreseen
+            assert not child._begun  # nothing more is foreseen
 
     def test_propagation_alone_says_the_same_as_a_whole_compilation(self, child):
         whole, alone = child.compile(ISSUE_21562, 8, keeps_propagated=True), child.propagate(ISSUE_21562, 8)

@@ -23,6 +23,16 @@ def test_a_frame_that_is_cut_off_is_no_message():
     assert read_frame(io.BytesIO(pack_frame({"word": "one"})[:3])) is None
 
 
+def test_requests_for_many_modules_that_wait_are_answered_together():
+    ops = ["compile_all", "compile_all", "hello", "compile_all"]
+    stream = io.BytesIO(b"".join(pack_frame({"op": op, "number": number}) for number, op in enumerate(ops)))
+    waiting = worker._Waiting(stream)
+    while waiting._frames.qsize() <= len(ops):  # the end of the stream is one more
+        continue
+    batches = [[each["number"] for each in waiting.next_together()] for _ in range(4)]
+    assert batches == [[0, 1], [2], [3], []]
+
+
 def test_a_disk_that_is_full_is_not_the_fault_of_the_module(monkeypatch):
     def fill_the_disk(*_):
         raise OSError(28, "No space left on device")
