@@ -289,6 +289,7 @@ class TestTheJittedObject:
         assert plain.__name__ == "plain" and plain.__doc__ == "Says what it does."
         assert_equal_trees(plain(cube), with_options(cube, n=1))
 
+    @pytest.mark.slow
     def test_under_other_transformations_it_is_jax_jit(self, mesh, cube):
         def function(a):
             return into_columns(mesh, a) * a

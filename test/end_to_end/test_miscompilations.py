@@ -59,6 +59,7 @@ def test_a_slice_whose_start_is_clamped_and_an_island_that_takes_a_part_of_it(po
     assert assert_right(cropped, arguments, layouts, policy).is_rewritten
 
 
+@pytest.mark.slow
 def test_uneven_scatters_that_add_where_an_axis_is_left_are_taken_over():
     """Stock XLA adds wrong sums: positions of a batch, without the last one, are split over four of eight devices."""
 

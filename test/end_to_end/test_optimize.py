@@ -264,6 +264,7 @@ class TestMistakes:
             reshard.optimize(jnp.sin)
 
 
+@pytest.mark.slow
 def test_the_report_lists_the_longest_collectives_unless_they_are_off(monkeypatch, tmp_path):
     monkeypatch.setenv("RESHARD_CACHE_DIR", str(tmp_path / "cache"))
     text = (Path(__file__).resolve().parents[2] / "docs" / "tiny.mlir").read_text()

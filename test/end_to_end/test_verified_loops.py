@@ -41,6 +41,7 @@ def layers(columns: str = "", gain: str = "1.0") -> str:
     return LAYERS.replace("COLUMNS", columns).replace("GAIN", gain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gain", "status"), [("1.0", ROUNDED), ("1.01", WRONG)])
 def test_a_loop_that_enlarges_rounding_is_wrong_only_if_small_inputs_say_so(gain, status):
     with make_context() as context, ir.Location.unknown(context):
@@ -111,6 +112,7 @@ func.func public @main(%x: tensor<64x4096xf32> {sdy.sharding = #sdy.sharding<@me
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gain", "status"), [("1.0", ROUNDED), ("1.01", WRONG)])
 def test_outputs_that_rounding_alone_changes_as_much_are_right_unless_another_one_is_wrong(gain, status):
     with make_context() as context, ir.Location.unknown(context):

@@ -30,6 +30,7 @@ def checks_of(**options) -> list[dict] | None:
     )
 
 
+@pytest.mark.slow
 def test_what_was_asked_for_is_kept_with_the_result_and_asked_for_apart(monkeypatch):
     assert checks_of() is None
     (found,) = checks_of(verify_values=True)
@@ -43,6 +44,7 @@ def test_what_was_asked_for_is_kept_with_the_result_and_asked_for_apart(monkeypa
         assert checks_of() is None
 
 
+@pytest.mark.slow
 def test_explain_runs_nothing_unless_it_is_asked_in_its_context(monkeypatch):
     monkeypatch.setenv("RESHARD_VERIFY_VALUES", "yes")
     with reshard.options(policy="always"):
@@ -60,6 +62,7 @@ def test_jit_runs_both_before_the_first_call():
     assert checked[0]["status"] == "equal"
 
 
+@pytest.mark.slow
 def test_reshard_opt_reports_the_check(tmp_path):
     report = tmp_path / "report.json"
     flags = [

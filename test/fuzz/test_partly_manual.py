@@ -24,6 +24,7 @@ def test_programs_that_once_failed(seed):
     assert_written(checked(WORKER, seed))
 
 
+@pytest.mark.slow
 def test_random_programs_give_the_same():
     outcomes = checked(WORKER, 20_000, 20)
     assert_written(outcomes)

@@ -46,6 +46,7 @@ def test_programs_that_once_failed(seed):
     assert outcomes[0]["again"] == 0
 
 
+@pytest.mark.slow
 def test_random_programs_give_the_same():
     outcomes = checked(WORKER, 20_000, 10)
     assert_right(outcomes)

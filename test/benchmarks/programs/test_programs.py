@@ -188,6 +188,7 @@ def test_devices_cannot_be_added_once_jax_is_imported():
         use_devices(8)
 
 
+@pytest.mark.slow
 @pytest.mark.draws  # what a program computes changes with the program alone
 @pytest.mark.parametrize("names", TIERED)
 def test_eight_devices_compute_what_one_does(names):

@@ -100,6 +100,7 @@ def test_an_abort_ends_the_fork_alone(child):
     assert again.is_ok and child.starts == started
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not IS_AVAILABLE, reason="forks are used on Linux only")
 def test_without_the_server_of_forks_modules_are_compiled_to_the_end():
     """The kernel may end the server when memory runs out; that is not the module's fault."""

@@ -260,6 +260,7 @@ def expressions(draw, kind, depth=4):
     return lambda *v: function(one(*v), other(*v))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.data())
 def test_what_is_computed_lies_between(data):

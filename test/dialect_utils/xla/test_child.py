@@ -211,6 +211,7 @@ class TestRun:
 class TestForesight:
     GATHERS = [pair('["x"=4]', (8, size), '[{"x"}, {}]', "[{}, {}]") for size in range(1, 12)]
 
+    @pytest.mark.slow
     def test_many_small_modules_have_the_answers_that_each_has_alone(self, child):
         broken = "func.func @main() { stablehlo.not_an_op }"
         requests = [CompileRequest(text, 4, has_final=True) for text in (*self.GATHERS, ISSUE_21562, broken)]
@@ -305,6 +306,7 @@ class TestForesight:
         child.begin([CompileRequest(self.LARGE[0], 8), CompileRequest(GATHER, 4)])
         assert child._questions == asked and not child._begun
 
+    @pytest.mark.slow
     def test_a_child_that_ends_meanwhile_is_started_again(self):
         with XlaChild(uses_cache=False, num_devices=8) as child:
             child.begin([CompileRequest(self.LARGE[0], 8)])
@@ -315,6 +317,7 @@ class TestForesight:
             child._process.wait()
             assert child.compile(GATHER, 4).is_ok and child.starts == 3
 
+    @pytest.mark.slow
     def test_what_takes_too_long_meanwhile_is_compiled_alone(self, monkeypatch):
         monkeypatch.setattr(xla_child, "_GRACE_S", 0.0)
         with XlaChild(uses_cache=False, num_devices=8) as child:
@@ -330,6 +333,7 @@ class TestForesight:
 
 
 class TestDeaths:
+    @pytest.mark.slow
     def test_abort_is_an_answer_and_the_next_request_is_served(self):
         with XlaChild(uses_cache=False, num_devices=8) as child:
             reply = child._ask({"op": "abort"}, 8, timeout_s=60)
@@ -338,6 +342,7 @@ class TestDeaths:
             assert child.compile(GATHER, 4).is_ok
             assert child.starts == 2
 
+    @pytest.mark.slow
     def test_modules_on_which_xla_dies_or_not(self, child):
         """A rotation on mesh 2x4x2 ends some XLA versions with SIGFPE; this process continues in each case."""
         mesh = '["x"=2, "y"=4, "z"=2]'
@@ -355,6 +360,7 @@ class TestDeaths:
             assert reply == {"status": "hang", "message": "no answer after 0.2 s"}
             assert time.monotonic() - start_s < 30
 
+    @pytest.mark.slow
     def test_a_prepared_child_answers_and_one_that_died_before_it_could_is_started_again(self):
         with XlaChild(uses_cache=False, num_devices=8) as child:
             child.prepare(4)
@@ -365,6 +371,7 @@ class TestDeaths:
             child._process.wait()
             assert child.compile(GATHER, 4).is_ok and child.starts == 2
 
+    @pytest.mark.slow
     def test_kill_from_outside_between_requests_is_survived(self):
         with XlaChild(uses_cache=False, num_devices=8) as child:
             child.compile(GATHER, 4)

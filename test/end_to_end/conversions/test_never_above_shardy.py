@@ -51,6 +51,7 @@ def check(cases: list[Case], folder) -> None:
     assert broken(rows) == []
 
 
+@pytest.mark.slow
 def test_no_plan_of_a_random_pair_is_dearer(tmp_path):
     check(random_cases((8, 12, 16, 24), 6, 31, PRESETS), tmp_path)
 

@@ -243,6 +243,7 @@ def test_a_second_redistribution_compiles_nothing(mesh):
     assert compiled == []
 
 
+@pytest.mark.slow
 def test_programs_are_kept_up_to_a_number(mesh, monkeypatch):
     monkeypatch.setattr(live_programs, "MOST_PROGRAMS", 2)
     for columns in (8, 16, 24):

@@ -80,6 +80,7 @@ options = {"deadline": None, "suppress_health_check": list(HealthCheck), "derand
 trees = st.lists(leaves(), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @given(trees, st.booleans(), st.booleans())
 @settings(max_examples=8, **options)
 def test_random_trees_arrive(tree, donate, tight):

@@ -57,6 +57,7 @@ def test_a_training_step_without_annotations_computes_the_same_on_eight_devices(
     assert "site" in found.report.text() or "whole" in found.report.text()
 
 
+@pytest.mark.slow
 def test_collectives_are_counted_for_each_layer_and_direction():
     """Parameters that are in shards are gathered in each layer, forward and once more backward."""
     params, x = parameters(), batch()
@@ -90,6 +91,7 @@ def test_a_budget_is_a_number_of_seconds(seconds):
         reshard.auto(step, parameters(), batch(), mesh="x=8", budget_s=seconds)
 
 
+@pytest.mark.slow
 def test_a_target_has_the_network_and_as_many_devices():
     params, x = parameters(), batch()
     found = reshard.auto(step, params, x, mesh="x=8", compile_for="cpu:8", compiled_meshes=1)
@@ -241,6 +243,7 @@ def test_a_donated_argument_may_live_elsewhere_than_its_result(rows_and_columns)
     assert agrees(found(jnp.array(x)), x + 1)
 
 
+@pytest.mark.slow
 def test_weak_types_and_random_keys_are_those_of_the_arguments(rows_and_columns):
     x, _ = rows_and_columns
     small = x.astype(jnp.bfloat16)
@@ -265,6 +268,7 @@ def test_arguments_of_auto_that_make_no_sense_are_named(rows_and_columns):
         reshard.auto(jnp.tanh, x, mesh=8)
 
 
+@pytest.mark.slow
 def test_axes_in_another_order_than_the_mesh_has_them_are_kept(rows_and_columns):
     x, _ = rows_and_columns
     found = reshard.auto(jnp.tanh, x, mesh="x=2,y=4", pinned={0: PartitionSpec(("y", "x"))})
@@ -365,6 +369,7 @@ def test_what_pinned_cannot_be_is_said(pinned, said):
     assert said in str(error.value) and str(error.value).startswith("pinned")
 
 
+@pytest.mark.slow
 def test_part_of_an_argument_may_be_pinned():
     params, x = parameters(), batch()
     pinned = {"params": {"up": PartitionSpec(None, None, "x"), "down": None}}

@@ -46,6 +46,7 @@ def remarks_of(result) -> list[str]:
     return [each for each in result.report.to_dict()["remarks"] if "layouts between" in each]
 
 
+@pytest.mark.slow
 def test_work_that_all_devices_of_an_axis_do_is_shared(layer):
     fun, args = layer
     lowered = jax.jit(fun).lower(*args)

@@ -76,6 +76,7 @@ def scanned(mesh):
     return jax.jit(jax.grad(loss, argnums=(0, 1))), placed
 
 
+@pytest.mark.slow
 def test_in_loops_too(mesh):
     f, args = scanned(mesh)
     lowered = f.lower(*args)

@@ -63,6 +63,7 @@ def checked(seed: int, case_of: Callable[[int], Drawn] = drawn) -> int:
     return written
 
 
+@pytest.mark.slow
 def test_random_products_are_the_same():
     assert sum(map(checked, range(16))) >= 10
 

@@ -65,6 +65,7 @@ def shards(tmp_path, tag, processes):
     }
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_program(job):
     """The variables that control jax in a process do not reach the child that compiles XLA's baseline."""
     told = job("cube", 2, variables={"RESHARD_CACHE": "off", "SLURM_JOB_ID": "1", "OMPI_COMM_WORLD_SIZE": "2"})

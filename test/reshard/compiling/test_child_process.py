@@ -195,6 +195,7 @@ def test_without_child_processes_it_is_done_here(monkeypatch):
     assert not optimizing.optimize(NOTHING).is_rewritten
 
 
+@pytest.mark.slow
 def test_a_child_that_runs_out_of_time_after_other_modules_is_replaced_once(odd_worker):
     reshard.optimize(named("first"))
     reshard.optimize(named("spent"))

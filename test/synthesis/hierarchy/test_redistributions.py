@@ -139,6 +139,7 @@ def test_a_plan_for_the_redistribution_does_what_the_collective_does(data):
     assert found.largest_tile_bytes <= largest
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_factors_of_inverts_groups(data):

@@ -86,6 +86,7 @@ def networks(draw):
     return Topology("made up", (outer, inner), MEMORY, launch), Mesh.parse(f"node={outer_size},gpu={inner_size}")
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=8)
 @given(networks(), st.integers(0, 1000))
 def test_predictions_of_the_fitted_topology_are_those_of_the_true_one(network, seed):

@@ -136,6 +136,7 @@ def test_a_limit_binds_where_the_best_solution_without_it_costs_nothing():
     assert solve(problem).cost == 1.0
 
 
+@pytest.mark.slow
 def test_two_prices_are_enough_for_a_solution_that_keeps_the_limit(monkeypatch):
     """Of a program so large that few can be solved, what costs least and what weighs least are mixed."""
     monkeypatch.setattr(solving, "_FEW", 0)

@@ -306,6 +306,7 @@ def _process(seed: int, **environment: str) -> subprocess.Popen:
     )
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_and_one_without_cache_plan_alike(root):
     at_once = [_process(seed, RESHARD_CACHE_DIR=str(root)) for seed in (1, 2)]
     outputs = [process.communicate(timeout=300)[0] for process in at_once]

@@ -114,6 +114,7 @@ class TestLaws:
         found = checked(*problem, objective="bytes")
         assert found.bytes_received == found.bound_bytes and found.is_optimal
 
+    @pytest.mark.slow
     @given(problems(), st.booleans())
     @settings(max_examples=250, deadline=None)
     def test_by_time_no_exchange_is_faster(self, problem, is_deep):
@@ -124,6 +125,7 @@ class TestLaws:
         by_bytes = plan(*problem[0], target_mesh=goal, with_exchange=True, objective="bytes", topology=topology)
         assert found.time_s <= by_bytes.time_s * (1 + 1e-9)
 
+    @pytest.mark.slow
     @given(problems(with_sums=True, kinds=("one mesh", "two meshes")), st.sampled_from(["bytes", "time"]))
     @settings(max_examples=250, deadline=None)
     def test_partial_sums_are_right_on_tiles_of_any_kind(self, problem, objective):

@@ -90,6 +90,7 @@ class TestLaws:
         assert found.bytes_received(32) == 4 * found.received_elements
         assert found.bytes_sent(32) == 4 * found.bytes_sent(8)
 
+    @pytest.mark.slow
     @given(problems())
     @settings(max_examples=200, deadline=None)
     def test_where_rounds_count_alone_there_are_as_many_as_the_largest_degree(self, problem):
@@ -374,6 +375,7 @@ def digest() -> str:
     return state.hexdigest()
 
 
+@pytest.mark.slow
 def test_same_exchange_under_any_hash_seed():
     code = f"import runpy; print(runpy.run_path({__file__!r})['digest']())"
     found = {

@@ -33,6 +33,7 @@ def shardings(draw, mesh: Mesh, rank: int = 2) -> Sharding:
     return Sharding(tuple(map(tuple, dims)))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data(), st.sampled_from(sorted(SIZES)), st.booleans())
 def test_what_is_expressed_places_alike(data, devices, has_order):

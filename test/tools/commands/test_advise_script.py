@@ -133,6 +133,7 @@ def test_what_fits_no_script_is_an_error(capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_programs_on_as_many_devices_as_the_network_has_are_chosen_from(capfd, script):
     text = SCRIPT + "\nhalf = jax.make_mesh((4,), ('x',), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])\n"
     text += "b = jax.ShapeDtypeStruct((16, 16), jnp.float32, sharding=NamedSharding(half, P('x')))\n"
@@ -144,6 +145,7 @@ def test_programs_on_as_many_devices_as_the_network_has_are_chosen_from(capfd, s
     assert "\njit_step has no time: topology " in err and "the mesh has 8\n" in err
 
 
+@pytest.mark.slow
 def test_programs_of_one_name_are_one_row_and_short_ones_are_counted(capfd, script):
     text = (
         SCRIPT

@@ -35,6 +35,7 @@ def test_the_shapes_of_a_mesh_are_compared_and_the_module_is_written(module, cap
     assert "sdy.mesh @mesh" in out.read_text() and "sdy.sharding" in out.read_text()
 
 
+@pytest.mark.slow
 def test_one_mesh_as_json(module, capsys):
     assert tool.main(["auto", str(module), "--mesh", "a=4,b=2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

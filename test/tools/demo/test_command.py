@@ -268,6 +268,7 @@ class AbortsOnStock(XlaChild):
         return super().compile(module, num_devices)
 
 
+@pytest.mark.slow
 def test_when_stock_xla_aborts_ours_is_measured_all_the_same():
     with AbortsOnStock(num_devices=8) as child:
         found = measure("issue_21562", size="small", policy="always", runs=2, child=child, say=lambda text: None)

@@ -193,6 +193,7 @@ def test_death_by_a_signal_is_an_error(work, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_reading_without_end_is_an_error(tmp_path):
     done = contained("while True: pass", tmp_path / "out")
     assert done.returncode == 1 and "in.mlir: error: reading took too long; no output is written" in done.stderr

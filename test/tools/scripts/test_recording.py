@@ -58,6 +58,7 @@ print("done")
     assert said.out == "" and said.err.endswith("done\n")
 
 
+@pytest.mark.slow
 def test_what_reshard_rewrites_is_recorded_as_it_came(script):
     """It is the same program as without reshard, which is recorded once."""
     text = """
