@@ -5,9 +5,10 @@ One line of a program writes many constraints: a layer's line writes one for eac
 the way back. Whoever edits the line changes all of them. So an annotation is a line with one sharding; a line whose
 layers ask for different shardings is several annotations.
 
-JAX writes constraints of its own, too: behind each op in explicit mode, for the results of a function that is jitted
-inside another one. Nobody can edit these. A constraint that somebody wrote has the name of what writes it in its
-location, if there is a name.
+JAX writes constraints of its own, too: for the results of a function that is jitted inside another one, and in explicit
+mode for the type of each op's result (`derived_types`). Nobody can edit these. A constraint that somebody wrote has the
+name of what writes it in its location, if there is a name. What `out_sharding=` tells an op looks like any other type
+there: only the line itself says that it states one.
 
 Arguments have shardings, too; `argument_groups` makes annotations of them, and `layout_changes` changes both.
 """
@@ -15,6 +16,7 @@ Arguments have shardings, too; `argument_groups` makes annotations of them, and 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from reshard.synthesis.layouts.mesh import Mesh
@@ -25,10 +27,10 @@ from ..ir.ops import ops_in, parent_of, shape_of
 from ..ir.source_lines import SourceLines, frames_of
 from ..platform.bindings import ir
 from ..platform.typed import present
+from .derived_types import CONSTRAINT, RESHARD, is_backward, is_type, is_type_of_gradient
 from .sdy_shardings import mesh_of, module_meshes, sharding_from_attr
 
-CONSTRAINT = "sdy.sharding_constraint"
-WRITTEN = ("sharding_constraint", "reshard")  # by with_sharding_constraint, and by jax.sharding.reshard
+WRITTEN = ("sharding_constraint", RESHARD)  # by with_sharding_constraint, and by jax.sharding.reshard
 _MANUAL = "sdy.manual_computation"
 _NAME = re.compile(r'^(?:loc\()?"([^"]*)"\(')
 
@@ -49,6 +51,7 @@ class Annotation:
       arguments, results: the numbers of the arguments, and of the results that are their new values.
       values: of a line without a constraint, what one would be put on: the number of an op among all of the module, and
         that of its result, or -1 less that of its operand.
+      is_out_sharding: whether the line says it with `out_sharding=`, so that it has to say something.
     """
 
     number: int
@@ -64,12 +67,18 @@ class Annotation:
     arguments: tuple[int, ...] = ()
     results: tuple[int, ...] = ()
     values: tuple[tuple[int, int], ...] = ()
+    is_out_sharding: bool = False
 
 
-def annotations_of(module: ir.Module) -> list[Annotation]:
+def annotations_of(
+    module: ir.Module, says_out_sharding: Callable[[Place], bool] = lambda place: False
+) -> list[Annotation]:
     """Returns the annotations of a module in the order of their first constraints.
 
     Constraints that JAX writes, of partial sums, of single devices and of arrays without a shape are left out.
+
+    Args:
+      says_out_sharding: whether what the program calls at a place is given `out_sharding=`.
     """
     meshes, ops = module_meshes(module), constraints_of(module)
     lines = SourceLines(map(frames_of, ops))
@@ -77,13 +86,15 @@ def annotations_of(module: ir.Module) -> list[Annotation]:
     for number, op in enumerate(ops):
         attr = op.attributes["sharding"]
         sharding, mesh = sharding_from_attr(attr), mesh_of(attr, meshes)
-        if mesh is not None and _may_change(op, sharding):
+        if mesh is not None and _has_shape(op, sharding):
             frames = frames_of(op)
             place = lines.place(frames)
             own = next((each.place for each in frames if not is_in_library(each.place.file)), None)
-            groups.setdefault((place, own == place, sharding, mesh, _bound(op)), []).append(number)
+            is_stated = place is not None and own == place and _is_for_others(op, lines) and says_out_sharding(place)
+            if is_stated or _is_written(op):
+                groups.setdefault((place, own == place, sharding, mesh, _bound(op), is_stated), []).append(number)
     found = []
-    for (place, is_own_call, sharding, mesh, bound), members in groups.items():
+    for (place, is_own_call, sharding, mesh, bound, is_stated), members in groups.items():
         types = dict.fromkeys(ops[each].operands[0].type for each in members)
         shapes = dict.fromkeys(tuple(present(shape_of(each))) for each in types)
         found.append(
@@ -97,17 +108,28 @@ def annotations_of(module: ir.Module) -> list[Annotation]:
                 tuple(shapes),
                 tuple(members),
                 bound,
+                is_out_sharding=is_stated,
             )
         )
     return found
 
 
-def _may_change(op: ir.Operation, sharding: Sharding) -> bool:
+def _has_shape(op: ir.Operation, sharding: Sharding) -> bool:
     shape = shape_of(op.operands[0].type)
-    if shape is None or len(shape) != sharding.rank or sharding.unreduced or min(shape, default=0) < 0:
-        return False
+    return bool(shape) and len(shape) == sharding.rank and not sharding.unreduced and min(shape) >= 0
+
+
+def _is_written(op: ir.Operation) -> bool:
     named = _NAME.match(text_of_location(op))
-    return named is None or named[1].rpartition("/")[2] in WRITTEN
+    return named is None or (named[1].rpartition("/")[2] in WRITTEN and not is_type_of_gradient(op))
+
+
+def _is_for_others(op: ir.Operation, lines: SourceLines) -> bool:
+    """Returns whether a constraint says the type of what a line makes for other lines on the way forward."""
+    if not is_type(op) or is_backward(op):
+        return False
+    place = lines.place(frames_of(op))
+    return any(lines.place(frames_of(use.owner.operation)) != place for use in op.results[0].uses)
 
 
 def _bound(op: ir.Operation) -> tuple[str, ...]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from reshard.synthesis.layouts.mesh import Mesh
@@ -16,6 +16,7 @@ from ..ir.ops import ops_in, producer_of, shape_of
 from ..platform import compat
 from ..platform.bindings import ir, sdy
 from .annotations import Annotation, constraints_of
+from .derived_types import derived_from, typed
 from .sdy_shardings import SHARDING, mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
 from .value_layouts import stated_arguments, stated_results
 
@@ -82,13 +83,18 @@ def _main(module: ir.Module) -> ir.Operation:
     return main
 
 
-def changed(module: ir.Module, changes: Changes) -> bytes:
+def changed(module: ir.Module, changes: Changes, stated: Collection[int] = ()) -> bytes:
     """Returns a copy of the module, as bytecode, with other shardings in annotations, or another shape of its mesh.
 
-    None takes constraints out. A line without a constraint gets one on each of its values.
+    None takes constraints out. A line without a constraint gets one on each of its values. In explicit mode, types that
+    follow from what changes are taken out.
+
+    Args:
+      stated: the numbers of all constraints that are annotations.
     """
     copy = ir.Module.parse(compat.bytecode(module), module.context)
     ops, every = constraints_of(copy), ops_in(copy.operation)
+    derived = _derived(copy, changes, ops, {ops[number] for number in stated})
     for subject, new in changes.items():
         if isinstance(subject, MeshShape):
             assert isinstance(new, Mesh)
@@ -98,7 +104,27 @@ def changed(module: ir.Module, changes: Changes) -> bytes:
             _change(copy, [ops[each] for each in subject.ops], subject, new)
             if new is not None:
                 _constrain(copy, [_value(every[op], number) for op, number in subject.values], subject.mesh, new)
+    for op in derived:
+        _take_out(op)
     return compat.bytecode(copy)
+
+
+def _derived(
+    module: ir.Module, changes: Changes, ops: Sequence[ir.Operation], stated: Collection[ir.Operation]
+) -> list[ir.Operation]:
+    """Returns the constraints that say types which follow from what changes."""
+    values, types = [], set()
+    for subject in changes:
+        if isinstance(subject, Annotation):
+            constraints = [ops[number] for number in subject.ops]
+            values += [each.results[0] for each in constraints]
+            types |= {typed(each.operands[0], each.attributes["sharding"]) for each in constraints}
+        if isinstance(subject, Annotation) and subject.arguments:
+            main = _main(module)
+            given, shardings = main.regions[0].blocks[0].arguments, stated_arguments(main)
+            values += [given[number] for number in subject.arguments]
+            types |= {typed(given[each], attr) for each in subject.arguments if (attr := shardings[each]) is not None}
+    return derived_from(module, values, types, stated)
 
 
 def _change(module: ir.Module, ops: Sequence[ir.Operation], annotation: Annotation, sharding: Sharding | None) -> None:
@@ -107,10 +133,14 @@ def _change(module: ir.Module, ops: Sequence[ir.Operation], annotation: Annotati
         _restate(_main(module), "res_attrs", annotation.results, sharding)
     for op in ops:
         if sharding is None:
-            op.results[0].replace_all_uses_with(op.operands[0])
-            op.erase()
+            _take_out(op)
         else:
             op.attributes["sharding"] = sharding_to_attr(sharding, mesh_reference(op.attributes["sharding"]))
+
+
+def _take_out(op: ir.Operation) -> None:
+    op.results[0].replace_all_uses_with(op.operands[0])
+    op.erase()
 
 
 def _value(op: ir.Operation, number: int) -> ir.Value:

@@ -33,7 +33,7 @@ from reshard.dialect_utils.shardings.layout_changes import (
 )
 from reshard.dialect_utils.xla.child import DEFAULT_TIMEOUT_S, Compiled, CompileRequest, XlaChild
 from reshard.passes.advice.change_search import LEAST_GAIN, Changes, ChangeSearch, Trial
-from reshard.passes.advice.source_edits import added_to, diff_of
+from reshard.passes.advice.source_edits import added_to, diff_of, says_out_sharding
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import values_check
@@ -169,7 +169,9 @@ class Adviser:
         import_shardings(self._module, self._pipeline, self._session)
         self._devices = partitions_of(self._module)
         self._criterion = ModuleCriterion(BETTER, network, self._devices)
-        found = annotations_of(self._module) if CONSTRAINTS in may_change else []
+        every = annotations_of(self._module, _says_out_sharding)
+        self._stated_ops = frozenset(number for each in every for number in each.ops)
+        found = every if CONSTRAINTS in may_change else []
         self._has_lines = not any(map(_is_unnamed, found))
         self._annotations = [_in_file(each, name) for each in found]
         groups = argument_groups(self._module, len(found))
@@ -236,7 +238,7 @@ class Adviser:
             trials=len(search.trials),
             forms=(form,),
             changes=tuple(advised),
-            module=changed(self._module, changes),
+            module=self._changed(changes),
             **self._refused(search),
         )
 
@@ -277,7 +279,8 @@ class Adviser:
             some = dict.fromkeys([*able, *near])
             some.pop(each.sharding.closed(), None)
             able = [s for s in some if not _axes_of(s) & {*each.bound}]
-            found[each.number] = [*able] if each.arguments or each.values else [None, *able]
+            must_have = bool(each.arguments or each.values or each.is_out_sharding)
+            found[each.number] = [*able] if must_have else [None, *able]
         return found
 
     def _named(self, changes: Sequence[tuple[int, Any]]) -> dict[Changed, Sharding | Mesh | None]:
@@ -285,7 +288,10 @@ class Adviser:
         return {every[number]: new for number, new in changes}
 
     def _text(self, changes: Changes) -> bytes:
-        return changed(self._module, self._named(sorted(changes, key=lambda change: change[0])))
+        return self._changed(self._named(sorted(changes, key=lambda change: change[0])))
+
+    def _changed(self, changes: Mapping[Changed, Sharding | Mesh | None]) -> bytes:
+        return changed(self._module, changes, self._stated_ops)
 
     def _trial(self, changes: Changes) -> Trial:
         stock = self._stock
@@ -365,7 +371,7 @@ class Adviser:
         """Returns in words where XLA computes the changed program wrongly, if it computes the program as it came
         rightly."""
         progress.at("advise: the values of the changed program")
-        found = self._problem_of(changed(self._module, changes))
+        found = self._problem_of(self._changed(changes))
         if not found or self._problem_of(compat.bytecode(self._module)):
             return ""
         return f"XLA computes the changed program wrongly: {found}"
@@ -417,6 +423,10 @@ _NO_FILE = "-"  # what MLIR calls the file of text that it did not read from a f
 
 def _is_unnamed(annotation: Annotation) -> bool:
     return annotation.place is not None and annotation.place.file == _NO_FILE
+
+
+def _says_out_sharding(place: Place) -> bool:
+    return says_out_sharding(_text_of(place), place)
 
 
 def _in_file(annotation: Annotation, file: str) -> Annotation:

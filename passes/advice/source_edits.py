@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Advice as an edit of the user's own source, where the line is plain enough: a call with a literal PartitionSpec.
 
-`with_sharding_constraint(x, P("data"))` can be edited without knowing what its names stand for: the call becomes `x`,
-or the call of `P` gets other arguments. A constraint in a helper, or with a sharding that has a name, cannot. No edit
-is believed: the new source is parsed, and has to be the old one but for the call.
+`with_sharding_constraint(x, P("data"))` and `reshard(x, P("data"))` can be edited without knowing what their names
+stand for: the call becomes `x`, or the call of `P` gets other arguments, as does that in
+`einsum(..., out_sharding=P("data"))`. A constraint in a helper, or with a sharding that has a name, cannot. No edit is
+believed: the new source is parsed, and has to be the old one but for the call.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import re
 
 from reshard.dialect_utils.ir.diagnostics import Place
 from reshard.synthesis.layouts import partition_specs
 from reshard.synthesis.layouts.sharding import Sharding
 
-_CONSTRAINT = "with_sharding_constraint"
+_CONSTRAINT, _RESHARD, _OUT_SHARDING = "with_sharding_constraint", "reshard", "out_sharding"
 _SPECS = ("P", "PartitionSpec")
 
 
@@ -25,7 +27,8 @@ def diff_of(source: str, place: Place, before: Sharding, sharding: Sharding | No
     enough.
 
     Args:
-      source: the file as text. place: where it calls `with_sharding_constraint`; JAX counts columns from 0.
+      source: the file as text. place: where it calls `with_sharding_constraint`, `reshard`, or what is given
+        `out_sharding=`; JAX counts columns from 0.
       before: the sharding that the call asks for. sharding: what the value should have; None for no constraint.
 
     Example:
@@ -40,6 +43,8 @@ def diff_of(source: str, place: Place, before: Sharding, sharding: Sharding | No
     call = next((each for each in ast.walk(tree) if isinstance(each, ast.Call) and _is_at(each, place)), None)
     if call is None or not call.args or isinstance(call.args[0], ast.Starred | ast.NamedExpr):
         return ()
+    if sharding is None and _OUT_SHARDING in _keywords(call):
+        return ()
     if len(call.args) + len(call.keywords) < 2:
         return ()
     edited = _without(source, tree, call) if sharding is None else _with_spec(source, tree, call, before, sharding)
@@ -49,6 +54,22 @@ def diff_of(source: str, place: Place, before: Sharding, sharding: Sharding | No
     return tuple(
         f"{each[:2]}{each[2:].strip()}" for each in lines if each.startswith(("- ", "+ ")) and each[2:].strip()
     )
+
+
+def says_out_sharding(source: str, place: Place) -> bool:
+    """Returns whether a call at a place of a source is given `out_sharding=`."""
+    return (place.line, place.column) in _stating(source)
+
+
+@functools.lru_cache(8)
+def _stating(source: str) -> frozenset[tuple[int, int]]:
+    """Returns the lines and columns of the calls that are given `out_sharding=`."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return frozenset()
+    calls = (each for each in ast.walk(tree) if isinstance(each, ast.Call) and _OUT_SHARDING in _keywords(each))
+    return frozenset((each.lineno, each.col_offset) for each in calls)
 
 
 def added_to(source: str, place: Place, sharding: Sharding) -> tuple[str, ...]:
@@ -95,7 +116,12 @@ def _is_spec(node: ast.expr) -> bool:
 
 
 def _is_at(call: ast.Call, place: Place) -> bool:
-    return (call.lineno, call.col_offset) == (place.line, place.column) and _name(call) == _CONSTRAINT
+    is_there = (call.lineno, call.col_offset) == (place.line, place.column)
+    return is_there and (_name(call) in (_CONSTRAINT, _RESHARD) or _OUT_SHARDING in _keywords(call))
+
+
+def _keywords(call: ast.Call) -> dict[str | None, ast.expr]:
+    return {each.arg: each.value for each in call.keywords}
 
 
 def _name(call: ast.Call) -> str:
@@ -138,7 +164,10 @@ def _stands_alone(source: str, tree: ast.Module, statement: ast.stmt) -> bool:
 
 def _with_spec(source: str, tree: ast.Module, call: ast.Call, before: Sharding, sharding: Sharding) -> str | None:
     """Returns the source with another literal PartitionSpec in the call; None if there is not exactly one."""
-    given = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "shardings")]
+    keywords = _keywords(call)
+    given = [*call.args[1:2], *(keywords[each] for each in ("shardings", "out_shardings") if each in keywords)]
+    if _OUT_SHARDING in keywords:
+        given = [keywords[_OUT_SHARDING]]
     specs = [node for each in given for node in ast.walk(each) if isinstance(node, ast.Call) and _name(node) in _SPECS]
     text = partition_specs.text_of(sharding)
     if len(specs) != 1 or text is None or not _asks_for(specs[0], before):

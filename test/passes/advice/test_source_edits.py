@@ -4,7 +4,7 @@
 import pytest
 
 from reshard.dialect_utils.ir.diagnostics import Place
-from reshard.passes.advice.source_edits import added_to, diff_of
+from reshard.passes.advice.source_edits import added_to, diff_of, says_out_sharding
 from reshard.synthesis.layouts.sharding import Sharding
 
 ROWS = Sharding.parse('[{"x", "y"}, {}]')
@@ -63,6 +63,30 @@ def edit(source: str, sharding: Sharding | None, line: int = 1, before: Sharding
 )
 def test_plain_lines_are_edited(source, sharding, lines):
     assert edit(source, sharding) == lines
+
+
+EINSUM = 'h = jnp.einsum("be,ef->bf", x, w, out_sharding=P("x", None))'
+
+
+@pytest.mark.parametrize(
+    ("source", "column", "sharding", "lines"),
+    [
+        (EINSUM, 4, ROWS, (f"- {EINSUM}", f"+ {EINSUM}".replace('P("x", None)', "P(('x', 'y'), None)"))),
+        (EINSUM, 4, None, ()),  # it has to say something
+        ('h = reshard(h, P("x"))', 4, None, ('- h = reshard(h, P("x"))',)),
+        ('reshard(h, out_shardings=P("x"))', 0, ROWS, (
+            '- reshard(h, out_shardings=P("x"))', "+ reshard(h, out_shardings=P(('x', 'y'), None))"
+        )),
+        ('h = f(h, P("x"))', 4, ROWS, ()),
+    ],
+)  # fmt: skip
+def test_lines_of_explicit_mode_are_edited(source, column, sharding, lines):
+    assert diff_of(f"{source}\nz = h", Place("f.py", 1, column), X, sharding) == lines
+
+
+def test_whether_a_call_is_told_its_type():
+    assert says_out_sharding(EINSUM, Place("f.py", 1, 4)) and not says_out_sharding(EINSUM, Place("f.py", 1, 0))
+    assert not says_out_sharding("f(x)", Place("f.py", 1, 0)) and not says_out_sharding("f(", Place("f.py", 1, 0))
 
 
 def test_a_call_over_several_lines_is_edited_as_a_whole():

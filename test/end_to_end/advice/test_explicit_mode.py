@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explicit mode, where shardings are types: advice on what lines state, after which other types follow."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import reshard
+from reshard.dialect_utils.ir.diagnostics import Place
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.shardings.annotations import annotations_of
+from reshard.dialect_utils.shardings.layout_changes import changed
+from reshard.synthesis.layouts.sharding import Sharding
+
+SOURCE = """
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P, reshard
+
+def layer(x, w):
+    h = jnp.einsum("be,ef->bf", x, w["up"], out_sharding=P("data", None))
+    h = jnp.tanh(h) * 2
+    y = jnp.einsum("bf,fe->be", h, w["down"], out_sharding=P("data", None))
+    y = reshard(y, P("data", "model"))
+    return reshard(y, P("data", None)) + x
+
+def loss(ws, x):
+    for w in ws:
+        x = layer(x, w)
+    return jnp.sum(x * x)
+
+def step(ws, x):
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ws, jax.grad(loss)(ws, x))
+"""
+UP, DOWN, THERE, BACK = 7, 9, 10, 11  # lines
+LAYERS, WIDTH, HIDDEN = 2, 256, 1024
+
+
+@pytest.fixture
+def lowered(tmp_path):
+    """Returns a function that lowers a source for a mesh of data=2 and model=4 devices."""
+    explicit = (AxisType.Explicit,) * 2
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=explicit, devices=jax.devices()[:8])
+
+    def from_source(source: str, name: str):
+        (tmp_path / f"{name}.py").write_text(source)
+        spec = importlib.util.spec_from_file_location(name, tmp_path / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+        def argument(*shape, by):
+            return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*by)))
+
+        weights = {
+            "up": argument(WIDTH, HIDDEN, by=(None, "model")),
+            "down": argument(HIDDEN, WIDTH, by=("model", None)),
+        }
+        with jax.set_mesh(mesh):
+            return jax.jit(module.step).lower([weights] * LAYERS, argument(2048, WIDTH, by=("data", None)))
+
+    return from_source
+
+
+def says_so(place: Place) -> bool:
+    return place.line in (UP, DOWN)
+
+
+@pytest.mark.slow
+def test_what_a_line_states_is_changed_and_what_follows_from_it_gives_what_is_said(lowered):
+    """The edit is Megatron's, of one line; a line that moves all elements there and back goes."""
+    how = {"topology": "v5e:2x4", "with_ours": False}
+    found = reshard.advise(lowered(SOURCE, "before"), **how, may_change=("constraints",))
+    assert {each.annotation.place.line for each in found.changes} >= {UP}
+    lines = SOURCE.split("\n")
+    for change in sorted(found.changes, key=lambda each: -each.annotation.place.line):
+        at = change.annotation.place.line
+        indent = lines[at - 1][: len(lines[at - 1]) - len(lines[at - 1].lstrip())]
+        assert change.diff[0] == f"- {lines[at - 1].strip()}"
+        lines[at - 1 : at] = [indent + each[2:] for each in change.diff if each.startswith("+ ")]
+    assert "out_sharding=P('data', 'model'))" in lines[UP - 1]
+    applied = reshard.traffic(lowered("\n".join(lines), "after"), topology="v5e:2x4", with_ours=False).stock
+    predicted = found.found.forms[0].compiled.costs.bytes_received
+    assert applied.bytes_received == predicted < 0.8 * found.found.stock.compiled.costs.bytes_received
+
+
+def test_lines_that_state_a_type_are_annotations_and_what_follows_is_none(lowered):
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(lowered(SOURCE, "each").as_text(debug_info=True))
+        found = annotations_of(module, says_so)
+        assert [(each.place.line, str(each.sharding), len(each.ops)) for each in found] == [
+            (UP, '[{"data"}, {}]', LAYERS),
+            (DOWN, '[{"data"}, {}]', LAYERS),
+            (THERE, '[{"data"}, {"model"}]', LAYERS),
+            (BACK, '[{"data"}, {}]', LAYERS),
+        ]
+        assert [each.is_out_sharding for each in found] == [True, True, False, False]
+        assert [each.place.line for each in annotations_of(module)] == [THERE, BACK]
+
+
+def test_types_follow_up_to_the_next_line_that_states_one(lowered):
+    """Of a result of the first product: those of `tanh` and of the multiplication, and their gradients."""
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(lowered(SOURCE, "follow").as_text(debug_info=True))
+        up, *others = annotations_of(module, says_so)
+        stated = [number for each in (up, *others) for number in each.ops]
+        text = str(ir.Module.parse(changed(module, {up: Sharding.parse('[{"data"}, {"model"}]')}, stated)))
+    of_hidden = [line for line in text.split("\n") if "sharding_constraint" in line and f"2048x{HIDDEN}xf32" in line]
+    assert len(of_hidden) == LAYERS and all('[{"data"}, {"model"}]' in line for line in of_hidden)
+    of_width = [line for line in text.split("\n") if "sharding_constraint" in line and f"2048x{WIDTH}xf32" in line]
+    before = [line for line in str(module).split("\n") if "constraint" in line and f"2048x{WIDTH}xf32" in line]
+    assert len(of_width) == len(before), "the types of other lines stay"
