@@ -198,6 +198,7 @@ def _run_lit(python: str, flags: argparse.Namespace, results: Path) -> Counter:
     ]
     command += ["--verbose" if flags.verbose else "--quiet"]
     command += ["--filter", flags.filter] if flags.filter else []
+    command += [f"--num-shards={flags.one_case_in}", "--run-shard=1"] if flags.one_case_in > 1 else []
     return _counted(command, results, _lit_outcomes, {0})
 
 
@@ -278,7 +279,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         type=_positive,
         default=1,
-        help="run one in N cases of each test that has some",
+        help="run one in N cases of each test that has some, and one in N lit tests",
     )
     tests.add_argument(
         "--part",
