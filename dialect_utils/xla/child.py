@@ -617,8 +617,9 @@ class XlaChild:
             os.set_blocking(pipe.fileno(), False)
         _widen(_pipes(self._process)[0])
         self.starts += 1
+        self._greeting = self._questions + 1
         with contextlib.suppress(_Gone, _OutOfTime):  # whoever waits for the greeting will see it
-            self._greeting = self._sent({"op": "hello"}, time.monotonic() + _START_TIMEOUT_S)
+            self._sent({"op": "hello"}, time.monotonic() + _START_TIMEOUT_S)
 
     def _await_greeting(self) -> None:
         """Waits until a new child has started. Raises: RuntimeError if it does not; then it is stopped."""

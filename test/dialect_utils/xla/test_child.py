@@ -457,6 +457,25 @@ class TestInterrupts:
         assert fake_child._process is None
         assert [said(fake_child, word) for word in ("third", "fourth")] == ["third", "fourth"]
 
+    @pytest.mark.parametrize("closed", [0, 1])
+    def test_a_child_that_does_not_start_is_an_error_that_says_so(self, monkeypatch, closed):
+        """Whether it ends before it is greeted or behind that."""
+        started = subprocess.Popen
+        program = "import os, time; os.read(0, 1); os.close(1)" if closed else "pass"
+
+        def start(command, **options):
+            process = started([sys.executable, "-c", program], **options)
+            if not closed:
+                process.wait()
+            return process
+
+        monkeypatch.setattr(xla_child.subprocess, "Popen", start)
+        with XlaChild(uses_cache=False, num_devices=1) as child:
+            child.begin([CompileRequest(TestForesight.LARGE[0], 1)])
+            with pytest.raises(RuntimeError, match="the XLA child did not start"):
+                child.compile(GATHER, 1)
+            assert child._process is None and not child._begun
+
     def test_ctrl_c_while_the_child_starts_leaves_nothing(self, fake_child, monkeypatch, tmp_path):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(fake_child, "_receive", _raise(KeyboardInterrupt()))
