@@ -24,6 +24,7 @@ from ..platform.bindings import ir
 CONSTRAINT = "sdy.sharding_constraint"
 RESHARD = "reshard"  # the name of what jax.sharding.reshard writes
 _BACKWARD = "transpose("  # in the names that JAX gives ops on the way back
+_CALL = "func.call"
 _FREE = CONSTANTS | {"stablehlo.broadcast_in_dim", "stablehlo.iota"}
 
 
@@ -37,11 +38,14 @@ def is_type_of_gradient(op: ir.Operation) -> bool:
 
 
 def is_type(op: ir.Operation) -> bool:
-    """Returns whether a constraint says the type of an op's result, or that of a gradient."""
+    """Returns whether a constraint says the type of an op's result, or that of a gradient.
+
+    Behind a call it says what somebody gave `jit` as `out_shardings=`.
+    """
     producer = producer_of(op.operands[0])
     if is_type_of_gradient(op) or producer is None or name_of(op.location) is None:
         return is_type_of_gradient(op)
-    return text_of_location(op) == text_of_location(producer)
+    return producer.name != _CALL and text_of_location(op) == text_of_location(producer)
 
 
 def typed(value: ir.Value, sharding: ir.Attribute) -> str:

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constraints that JAX writes for types in explicit mode, told from those that somebody wrote."""
+
+import pytest
+
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.shardings.annotations import constraints_of
+from reshard.dialect_utils.shardings.derived_types import derived_from, is_type, typed
+
+MODULE = """
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func private @inner(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {{
+  return %a : tensor<8x8xf32>
+}}
+func.func public @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {{
+  %0 = {op} : {type} loc("jit(f)/{made}"("f.py":1:0))
+  %1 = sdy.sharding_constraint %0 <@mesh, [{{"x"}}, {{}}]> : tensor<8x8xf32> loc("jit(f)/{said}"("f.py":{line}:0))
+  return %1 : tensor<8x8xf32>
+}}"""
+TANH = {"op": "stablehlo.tanh %arg0", "type": "tensor<8x8xf32>"}
+CALL = {"op": "func.call @inner(%arg0)", "type": "(tensor<8x8xf32>) -> tensor<8x8xf32>"}
+
+
+@pytest.mark.parametrize(
+    ("op", "made", "said", "line", "expected"),
+    [
+        (TANH, "tanh", "tanh", 1, True),
+        (TANH, "tanh", "tanh", 2, False),
+        (TANH, "tanh", "sharding_constraint", 1, False),
+        (TANH, "tanh", "reshard", 2, False),
+        (TANH, "tanh", "transpose(jvp())/reshard", 2, True),  # the type that was before the reshard
+        (CALL, "pjit", "pjit", 1, False),  # somebody gave out_shardings to a jit inside
+    ],
+)
+def test_a_type_has_the_name_and_line_of_its_op(op, made, said, line, expected):
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(MODULE.format(**op, made=made, said=said, line=line))
+        (constraint,) = constraints_of(module)
+        assert is_type(constraint) is expected
+
+
+CHAIN = """
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func public @main(%arg0: tensor<8x8xf32>, %arg1: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
+  %0 = sdy.sharding_constraint %arg0 <@mesh, [{"x"}, {}]> : tensor<8x8xf32> loc("jit(f)/reshard"("f.py":1:0))
+  %1 = stablehlo.tanh %0 : tensor<8x8xf32> loc("jit(f)/tanh"("f.py":2:0))
+  %2 = sdy.sharding_constraint %1 <@mesh, [{"x"}, {}]> : tensor<8x8xf32> loc("jit(f)/tanh"("f.py":2:0))
+  %3 = sdy.sharding_constraint %2 <@mesh, [{}, {"y"}]> : tensor<8x8xf32> loc("jit(f)/reshard"("f.py":3:0))
+  %4 = stablehlo.exponential %3 : tensor<8x8xf32> loc("jit(f)/exp"("f.py":4:0))
+  %5 = sdy.sharding_constraint %4 <@mesh, [{}, {"y"}]> : tensor<8x8xf32> loc("jit(f)/exp"("f.py":4:0))
+  %6 = stablehlo.negate %arg1 : tensor<8x8xf32> loc("jit(f)/transpose(jvp())/neg"("f.py":2:0))
+  %7 = sdy.sharding_constraint %6 <@mesh, [{"x"}, {}]> : tensor<8x8xf32> loc("jit(f)/transpose(jvp())/neg"("f.py":2:0))
+  %8 = stablehlo.negate %7 : tensor<8x8xf32> loc("jit(f)/transpose(jvp())/neg"("f.py":4:0))
+  %9 = sdy.sharding_constraint %8 <@mesh, [{}, {"y"}]> : tensor<8x8xf32> loc("jit(f)/transpose(jvp())/neg"("f.py":4:0))
+  return %5, %9 : tensor<8x8xf32>, tensor<8x8xf32>
+}"""
+
+
+def test_types_follow_up_to_the_next_stated_one_and_gradients_have_those_of_their_values():
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(CHAIN)
+        first, of_tanh, second, _, of_gradient, _ = ops = constraints_of(module)
+        kind = typed(first.operands[0], first.attributes["sharding"])
+        assert derived_from(module, [first.results[0]], {kind}, {first, second}) == [of_tanh, of_gradient]
+        assert derived_from(module, [], set(), set(ops)) == []
