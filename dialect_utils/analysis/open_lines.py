@@ -25,12 +25,13 @@ from ..ir.source_lines import SourceLines, frames_of
 from ..platform.bindings import ir
 from ..platform.typed import present
 from ..shardings.annotations import Annotation, constraints_of
+from ..shardings.derived_types import is_backward
 from ..shardings.sdy_shardings import module_meshes, sharding_from_attr
 from ..shardings.value_layouts import nth_sharding
 from .module_analysis import Analysis, analyse
 
 _AROUND = LOOPS | {FUNCTION, "stablehlo.case", "stablehlo.if"}
-_BACKWARD, _AGAIN, _MAPPED = "transpose(", "rematted_computation", "vmap("  # in the names that JAX gives ops
+_MAPPED = "vmap("  # in the names that JAX gives ops
 _NO_LINES = CONSTANTS | CONSTRAINTS | {"stablehlo.iota", "func.call"}
 
 
@@ -105,7 +106,7 @@ class _Program:
         return None if place is None or is_in_library(place.file) else (place.file, place.line)
 
     def _is_made_for_others(self, op: ir.Operation) -> bool:
-        if not _may_have_constraint(op) or _is_backward(op):
+        if not _may_have_constraint(op) or is_backward(op):
             return False
         return any(self._line(use.owner.operation) != self._line(op) for use in op.results[0].uses)
 
@@ -115,14 +116,14 @@ class _Program:
     def _gradients(self, members: Sequence[ir.Operation], kind: ir.Type) -> Iterator[ir.Value]:
         """Yields the gradients of a line's values of one type."""
         for op in members:
-            if not _is_backward(op) or not _is_outside_of_computations(op):
+            if not is_backward(op) or not _is_outside_of_computations(op):
                 continue
             for number, value in enumerate(op.operands):
                 if value.type != kind or value in self.where:
                     continue
                 producer = producer_of(value)
                 made_by = _carried_by(ir.BlockArgument(value)) if producer is None else producer
-                if made_by is not None and _is_backward(made_by) and self._is_of_others(producer, op):
+                if made_by is not None and is_backward(made_by) and self._is_of_others(producer, op):
                     self.where[value] = self._numbers[op], -1 - number
                     yield value
 
@@ -133,10 +134,6 @@ def _carried_by(argument: ir.BlockArgument) -> ir.Operation | None:
     if loop.name not in LOOPS or block != loop.regions[1].blocks[0]:  # the first region is the condition
         return None
     return producer_of(terminator_of(block).operands[argument.arg_number])
-
-
-def _is_backward(op: ir.Operation) -> bool:
-    return _BACKWARD in _name(op) and _AGAIN not in _name(op)
 
 
 def _name(op: ir.Operation) -> str:

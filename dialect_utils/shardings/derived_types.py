@@ -23,13 +23,15 @@ from ..platform.bindings import ir
 
 CONSTRAINT = "sdy.sharding_constraint"
 RESHARD = "reshard"  # the name of what jax.sharding.reshard writes
-_BACKWARD = "transpose("  # in the names that JAX gives ops on the way back
+_BACKWARD, _AGAIN = "transpose(", "rematted_computation"  # in the names that JAX gives ops
 _CALL = "func.call"
 _FREE = CONSTANTS | {"stablehlo.broadcast_in_dim", "stablehlo.iota"}
 
 
 def is_backward(op: ir.Operation) -> bool:
-    return _BACKWARD in (name_of(op.location) or "")
+    """Returns whether an op belongs to the way back, by its name; what is computed again there does not."""
+    name = name_of(op.location) or ""
+    return _BACKWARD in name and _AGAIN not in name
 
 
 def is_type_of_gradient(op: ir.Operation) -> bool:

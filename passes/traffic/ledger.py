@@ -270,7 +270,8 @@ def ledger_from(
     """Returns the ledger of a module that has been compiled.
 
     Args:
-      numbered: of the module. compiled: what XLA made of `numbered.text`, with what `KEPT` asks for.
+      numbered: of the module. compiled: what XLA made of `numbered.text`, with what `KEPT` asks for; without the
+        schedule there is no `Ledger.memory`.
       topology, finds_sites, site_bounds, file, keeps_steps: as in `ledger_of`, whose errors this function raises.
     """
     main, num_devices = main_of(module), partitions_of(module)

@@ -29,6 +29,7 @@ CALL = {"op": "func.call @inner(%arg0)", "type": "(tensor<8x8xf32>) -> tensor<8x
         (TANH, "tanh", "sharding_constraint", 1, False),
         (TANH, "tanh", "reshard", 2, False),
         (TANH, "tanh", "transpose(jvp())/reshard", 2, True),  # the type that was before the reshard
+        (TANH, "tanh", "transpose(jvp())/rematted_computation/reshard", 2, False),  # it is computed again
         (CALL, "pjit", "pjit", 1, False),  # somebody gave out_shardings to a jit inside
     ],
 )
