@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiers for pytest: `--tier quick` (default), `slow`, `device`, `tpu`, `cuda` or `all` (all but device).
 
-Of the cases of tests marked `draws`, which are random and many, one in four runs, of slow ones one in 24; with
+Of the cases of tests marked `draws`, which are random and many, one in four runs, of slow ones one in 40; with
 `--every-draw` all do.
 
 Tests marked tpu or cuda compile ahead of time. They need the compiler, but no device, and are skipped if the compiler
@@ -37,7 +37,7 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
-_ONE_DRAW_IN = {"quick": 4, "slow": 24}  # by tier
+_ONE_DRAW_IN = {"quick": 4, "slow": 40}  # by tier
 hypothesis.settings.register_profile("some", max_examples=30, deadline=None)  # of tests that do not say how many
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
 _TIERS = {**{tier: {tier} for tier in _ALONE}, "all": {"quick", "slow", *_COMPILERS}}
