@@ -11,7 +11,7 @@ from reshard.passes.driver.base import Pass, Session, option
 from reshard.passes.sites.network import NetworkOptions, platform_option, refuse_unfit, topology_option
 from reshard.passes.sites.oracle import ALWAYS, BETTER, micros
 from reshard.synthesis.common.numbers import counted
-from reshard.synthesis.forms.platforms import GLOO
+from reshard.synthesis.forms.platforms import CPU, GLOO
 
 _POLICIES = {
     BETTER: "join them where it was seen to pay, which is between processes of CPU devices",
@@ -58,6 +58,7 @@ class JoinCollectivesPass(NetworkOptions, Pass):
     statistics = {
         "joined": "collectives that are part of another one now",
         "buffers": "collectives that do for several",
+        "apart": "sums that list their groups in another order, so that none waits for one behind a loop",
     }
 
     platform: str = platform_option()
@@ -66,12 +67,14 @@ class JoinCollectivesPass(NetworkOptions, Pass):
         BETTER, "; ".join(f"{name}: {meaning}" for name, meaning in _POLICIES.items()), choices=tuple(_POLICIES)
     )
     keep_sums: bool = option(False, "leave sums of floating-point numbers in the order that XLA gives them")
+    apart: bool = option(False, "keep large sums before a loop from waiting for those behind it, for less memory")
     memory_limit = 0
 
     def run(self, module: ir.Module, session: Session) -> None:
         refuse_unfit(module, self.network, session.options.compile_for)
         is_asked = self.network.is_known and (self.policy == ALWAYS or self.written_for == GLOO)
         written = self._join(module, session) if is_asked else 0
+        written += self._keep_apart(module, session) if self.apart and self.network.is_known else 0
         session.running.is_module_valid = not written
         session.running.is_module_unchanged &= not written
 
@@ -90,3 +93,13 @@ class JoinCollectivesPass(NetworkOptions, Pass):
             session.remark(each.ops[-1], f"{what} are one: {times}")
         write_joined(found)
         return len(found)
+
+    def _keep_apart(self, module: ir.Module, session: Session) -> int:
+        """Keeps sums apart, counts and reports them; returns how many have other groups now."""
+        from reshard.dialect_utils.hierarchy.sums_apart import keep_apart
+
+        changed = keep_apart(module.operation, self.network.topology) if self.platform == CPU else []
+        for each in changed:
+            session.count("apart")
+            session.remark(each, "a large sum before the loop does not wait for it: their groups are in another order")
+        return len(changed)

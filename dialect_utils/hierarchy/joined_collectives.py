@@ -63,7 +63,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class Member:
     """A collective on one tile, as far as joining goes. `reduction` is None if it reduces nothing."""
 
     op: ir.Operation
@@ -92,13 +92,13 @@ def joined_in(
       keeps_sums: leave sums and products of floating-point numbers, which another collective may add up in another
         order.
     """
-    meshes, blocks, prices = module_meshes(root), {}, _Prices(topology)
+    meshes, blocks, prices = module_meshes(root), {}, Prices(topology)
     for op, mesh in in_islands(root, OPS):
         if not isinstance(mesh, NotPlannable):
             blocks.setdefault(op.block, []).append((op, mesh.devices))
 
-    def wanted(op: ir.Operation, devices: int) -> _Member | None:
-        member = _read(op, meshes)
+    def wanted(op: ir.Operation, devices: int) -> Member | None:
+        member = read(op, meshes)
         if member is None or (keeps_sums and member.may_round):
             return None
         return member if is_always or prices.is_small(member.collective, devices) else None
@@ -113,7 +113,7 @@ def joined_in(
 
 
 def _joined(
-    block: ir.Block, ops: Sequence[ir.Operation], small: Sequence[_Member | None], devices: int, prices: _Prices
+    block: ir.Block, ops: Sequence[ir.Operation], small: Sequence[Member | None], devices: int, prices: Prices
 ) -> Iterator[Joined]:
     needs = _needs(block, ops)
     given = [
@@ -134,7 +134,7 @@ def _bytes(collective: Collective) -> int:
 
 
 @dataclass(slots=True)
-class _Prices:
+class Prices:
     """What collectives take on a network. State: `_known`, of those of one kind and groups, each found once."""
 
     topology: Topology
@@ -155,7 +155,7 @@ class _Prices:
         return cost.relayout_time_s(self.topology, _bytes(moved))
 
 
-def _read(op: ir.Operation, meshes: Mapping[str, Mesh]) -> _Member | None:
+def read(op: ir.Operation, meshes: Mapping[str, Mesh]) -> Member | None:
     """Returns a collective as joining needs it; None for one that stays as it is."""
     kind = short_name(op)
     if len(op.operands) != 1 or len(op.results) != 1:
@@ -185,7 +185,7 @@ def _read(op: ir.Operation, meshes: Mapping[str, Mesh]) -> _Member | None:
     if not all(sizes):
         return None
     moved = Collective(kind, *(-(-size * bits // 8) for size in sizes), groups=groups, pairs=pairs)
-    return _Member(op, moved, element, reduction)
+    return Member(op, moved, element, reduction)
 
 
 def _integers(attr: ir.Attribute) -> Iterable[Sequence[int]]:
@@ -201,7 +201,7 @@ def _needs(block: ir.Block, ops: Sequence[ir.Operation]) -> list[int]:
     found = [0] * len(ops)
     for each in block.operations:
         op, mask = each.operation, 0
-        for value in _used_by(op):
+        for value in used_by(op):
             if (producer := producer_of(value)) is not None:
                 mask |= reached.get(producer, 0)
         if (number := number_of.get(op)) is not None:
@@ -212,7 +212,7 @@ def _needs(block: ir.Block, ops: Sequence[ir.Operation]) -> list[int]:
     return found
 
 
-def _used_by(op: ir.Operation) -> Iterator[ir.Value]:
+def used_by(op: ir.Operation) -> Iterator[ir.Value]:
     """Yields the values that an op and the ops in its regions take."""
     yield from op.operands
     for inner in ops_in(op)[1:] if len(op.regions) else ():
@@ -377,7 +377,7 @@ def _order(block: ir.Block) -> None:
     users: list[list[int]] = [[] for _ in ops]
     missing = [0] * len(ops)
     for number, op in enumerate(ops):
-        made = (producer_of(value) for value in _used_by(op))
+        made = (producer_of(value) for value in used_by(op))
         producers = {number_of[each] for each in made if each is not None and each in number_of}
         missing[number] = len(producers)
         for each in producers:

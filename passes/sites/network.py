@@ -49,6 +49,11 @@ class SiteNetwork:
         return self.text != UNKNOWN
 
     @property
+    def has_processes(self) -> bool:
+        """Returns whether it is known, and is one of CPU devices of several processes."""
+        return self.is_known and self.topology.has_processes
+
+    @property
     def readable(self) -> str:
         """Returns the topology as `--topology` takes it: a preset, or TOML with its spaces and lines."""
         return urllib.parse.unquote(self.text)
@@ -225,8 +230,7 @@ class NetworkOptions:
     @property
     def written_for(self) -> str:
         """Returns the platform in whose forms collectives are written: gloo's between processes of CPU devices."""
-        is_gloo = self.platform == CPU and self.network.is_known and self.network.topology.has_processes
-        return GLOO if is_gloo else self.platform
+        return GLOO if self.platform == CPU and self.network.has_processes else self.platform
 
     @property
     def network(self) -> SiteNetwork:

@@ -45,12 +45,14 @@ class Outcome:
       seconds: the modelled time of the module.
       ties: costs that decide between equal times, the most important first.
       of: what was measured, for the caller.
+      sent: the share of the time in which data moves between processes, on a network that was measured.
     """
 
     problem: str
     seconds: float
     ties: tuple[float, ...] = ()
     of: Any = None
+    sent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # loading it loads numpy
 SAME_ESTIMATE = 0.1  # relative difference below which estimates count as equal under `strict`
 SAME_MEMORY = 500  # a part of the memory by which two forms may differ and still need the same
 LEAST_GAIN_OF_WHOLE = 0.1  # share of the time: where every op is written anew, the model's errors count more
+LEAST_GAIN_OF_SENDING = 0.05  # share of the time between processes, about which the model is surer
 LEAST_GAIN_CONFIRMED = 0.01  # share of the compiler's own estimate, which then takes the place of that
 LEAST_GAIN_FOR_BYTES = 0.02  # share of the time that a form gains which receives more bytes than stock XLA's
 SAME_BYTES = 0.001  # part by which received bytes may be more and count as the same
@@ -62,9 +63,9 @@ class ModuleCriterion:
             return Outcome(problem, float("inf"), of=ours)
         if self.policy != BETTER:  # as many of the chosen sites as may be
             return Outcome(problem, 0.0, (-sites,), ours)
-        return Outcome(
-            problem, self.time(stock, ours).seconds, (ours.costs.bytes_received, ours.costs.temp_bytes, sites), ours
-        )
+        time, ties = self.time(stock, ours), (ours.costs.bytes_received, ours.costs.temp_bytes, sites)
+        is_sent = self.network.has_processes and time.seconds > 0
+        return Outcome(problem, time.seconds, ties, ours, time.collectives_s / time.seconds if is_sent else 0.0)
 
     def time(self, stock: Compiled, compiled: Compiled) -> ProgramTime:
         """Returns the modelled time of stock XLA's program, or of another one, for comparison with stock XLA's."""
@@ -247,10 +248,21 @@ def best_of(outcomes: Sequence[Outcome], least: Outcome) -> int | None:
     return best
 
 
+def clearly_less_s(islands: Outcome) -> float:
+    """Returns the seconds in which another form has to run, in which every op is written anew, so that the model is not
+    wrong about which of the two is faster.
+
+    Its errors are mostly those of local work. Where data moves between processes, both forms wait for the same network,
+    whose measured bandwidth most of the time depends on.
+    """
+    local = (1 - islands.sent) * LEAST_GAIN_OF_WHOLE
+    return (1 - local - islands.sent * LEAST_GAIN_OF_SENDING) * islands.seconds
+
+
 def is_clearly_faster(whole: Outcome, islands: Outcome) -> bool:
     """Returns whether the module written per device is faster by more than the model may be wrong about it, or by a
     second witness: the estimate of the target's own compiler."""
-    if islands.problem or whole.seconds <= (1 - LEAST_GAIN_OF_WHOLE) * islands.seconds:
+    if islands.problem or whole.seconds <= clearly_less_s(islands):
         return True
     if whole.of is None or islands.of is None or whole.seconds >= islands.seconds:
         return False

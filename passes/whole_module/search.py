@@ -19,7 +19,7 @@ from reshard.passes.sites.oracle import BETTER, micros
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.finalists import Finalists
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
-from reshard.passes.whole_module.module_cost import LEAST_GAIN_OF_WHOLE, best_of, compared, is_better
+from reshard.passes.whole_module.module_cost import LEAST_GAIN_OF_WHOLE, best_of, clearly_less_s, compared, is_better
 from reshard.passes.whole_module.taken_over import TakenOver
 
 _SLACK_OF_ISLANDS, _SLACK_OF_WHOLES = 0.005, 0.02  # of the promises of forms of one kind, against each other
@@ -258,7 +258,7 @@ def least_of(none: Outcome, most_s: float) -> Outcome:
       none: the outcome of the module as it came, than which the form has to be clearly faster.
       most_s: the most seconds that a set of sites gains.
     """
-    return replace(none, seconds=min(none.seconds - most_s, (1 - LEAST_GAIN_OF_WHOLE) * none.seconds))
+    return replace(none, seconds=min(none.seconds - most_s, clearly_less_s(none)))
 
 
 def _not_asked(promised: Outcome, before: Outcome, scale: float) -> Outcome:

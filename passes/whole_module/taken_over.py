@@ -54,6 +54,7 @@ class TakenOver:
       form: what its plans are made for, and whether its loops stay with XLA.
       rows: a report row for each change of layout in it. said: what its passes said of single ops.
       held_bytes: what a device holds while loops run, so that it is converted or reduced once.
+      apart: the number of sums that do not wait for a loop any more.
     """
 
     module: ir.Module | None
@@ -62,6 +63,7 @@ class TakenOver:
     rows: tuple[dict, ...] = ()
     said: tuple[Diagnostic, ...] = ()
     held_bytes: int = 0
+    apart: int = 0
 
     @property
     def chains_s(self) -> float:
@@ -142,7 +144,7 @@ def _converting(rewriting: Pipeline, form: str) -> Pipeline:
         stay,
         keep_sums=keeps_sums(rewriting),
     )
-    joining = JoinCollectivesPass(writer.platform, writer.topology, keep_sums=own.keep_sums)
+    joining = JoinCollectivesPass(writer.platform, writer.topology, keep_sums=own.keep_sums, apart=is_lean)
     elements = ((own, joining) if each is writer else (each,) for each in rewriting.elements)
     return Pipeline(tuple(itertools.chain(*elements)))
 
@@ -185,11 +187,11 @@ def take_over(
 
 
 def different(forms: Iterable[TakenOver]) -> list[TakenOver]:
-    """Returns the forms that are modules, without those that have the chains of an earlier one."""
-    found: dict[tuple[str, ...], TakenOver] = {}
+    """Returns the forms that are modules, without those that have the chains of an earlier one, and sums like it."""
+    found: dict[tuple, TakenOver] = {}
     for each in forms:
         if each.module is not None:
-            found.setdefault(tuple(row["chain"] for row in each.rows), each)
+            found.setdefault((each.apart, *(row["chain"] for row in each.rows)), each)
     return list(found.values())
 
 
@@ -231,4 +233,5 @@ def take_over_as(form: str, planned: bytes, pipeline: Pipeline, session: Session
     if all(row["kind"] == "collective" for row in rows):  # the program's own, which are decomposed in any form
         return TakenOver(None, "no layout changes in it")
     held = own.results.statistics[ConvertToLocalPass.name, "held"]
-    return TakenOver(module, "", form, rows, tuple(own.results.diagnostics.having(REMARK)), held)
+    apart = own.results.statistics[JoinCollectivesPass.name, "apart"]
+    return TakenOver(module, "", form, rows, tuple(own.results.diagnostics.having(REMARK)), held, apart)

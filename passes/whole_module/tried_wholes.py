@@ -33,8 +33,8 @@ from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.joint_choice import Outcome
 from reshard.passes.whole_module.module_cost import (
     LEAST_GAIN_CONFIRMED,
-    LEAST_GAIN_OF_WHOLE,
     best_of,
+    clearly_less_s,
     compared,
     is_clearly_faster,
 )
@@ -208,8 +208,8 @@ class TriedWholes:
 
         First all is held, so that it is known what a limit would have to allow, and then what there is memory for.
         """
-        asked = LEAST_GAIN_OF_WHOLE if winner is None and not self.forms.is_slow else LEAST_GAIN_CONFIRMED
-        goal_s = (1 - asked) * (islands if winner is None else winner.outcome).seconds
+        confirmed_s = (1 - LEAST_GAIN_CONFIRMED) * (islands if winner is None else winner.outcome).seconds
+        goal_s = clearly_less_s(islands) if winner is None and not self.forms.is_slow else confirmed_s
         able = [each for each in self.tried if each.outcome.of and each.outcome.of.is_ok and _could_hold(each.form)]
         if not able or not self.criterion.network.is_known:
             return None
@@ -301,7 +301,8 @@ class TriedWholes:
             said = self.compared(winner.outcome, islands)
             if winner.outcome.seconds == islands.seconds:
                 return said
-            return f"{said}; less than {LEAST_GAIN_OF_WHOLE:.0%} faster, the model may be wrong"
+            least = 1 - clearly_less_s(islands) / islands.seconds
+            return f"{said}; less than {least:.0%} faster, the model may be wrong"
         first = outcomes[0]
         return allowed or first.problem or self.compared(first, islands)
 

@@ -518,6 +518,14 @@ def test_a_module_is_taken_over_only_if_it_is_faster_by_more_than_the_model_may_
 
 
 @pytest.mark.parametrize(
+    "sent, seconds, taken", [(1.0, 0.949, True), (1.0, 0.951, False), (0.5, 0.924, True), (0.5, 0.926, False)]
+)
+def test_of_time_between_processes_half_as_much_is_asked(sent, seconds, taken):
+    whole, islands = Outcome("", seconds), Outcome("", 1.0, sent=sent)
+    assert is_clearly_faster(whole, islands) is taken
+
+
+@pytest.mark.parametrize(
     "seconds, mine, theirs, taken",
     [
         (0.95, {"scheduled_seconds": 0.9}, {"scheduled_seconds": 1.0}, True),
