@@ -18,7 +18,7 @@ import numpy as np
 
 from reshard.synthesis.network.topology import Topology
 
-from ..ir.ops import producer_of
+from ..ir.ops import dense_elements, producer_of
 from ..platform.bindings import ir
 from ..shardings.sdy_shardings import module_meshes
 from .explicit_collectives import NotPlannable, in_islands
@@ -61,7 +61,7 @@ def _is_moved_on(op: ir.Operation, places: int) -> bool:
     if not places % len(listed):
         return False
     moved = np.ascontiguousarray(np.roll(listed, -places, axis=0))
-    op.attributes[_GROUPS] = ir.DenseElementsAttr.get(moved)
+    op.attributes[_GROUPS] = dense_elements(moved)
     return True
 
 
