@@ -95,7 +95,8 @@ def changed(module: ir.Module, changes: Changes, stated: Collection[int] = ()) -
     copy = ir.Module.parse(compat.bytecode(module), module.context)
     ops, every = constraints_of(copy), ops_in(copy.operation)
     derived = _derived(copy, changes, ops, {ops[number] for number in stated})
-    for subject, new in changes.items():
+    meshes_last = sorted(changes.items(), key=lambda each: isinstance(each[0], MeshShape))  # others look for theirs
+    for subject, new in meshes_last:
         if isinstance(subject, MeshShape):
             assert isinstance(new, Mesh)
             _reshape_mesh(copy, subject.symbol, new)

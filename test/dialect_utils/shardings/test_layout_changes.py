@@ -3,9 +3,12 @@
 
 import pytest
 
+from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.shardings.annotations import Annotation
 from reshard.dialect_utils.shardings.layout_changes import changed, mesh_shape_of, stated_positions, uneven_in
 from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import Sharding
 
 MODULE = """sdy.mesh @mesh = <["x"=2, "y"=4]> {stablehlo.mesh = {axes = [{name = "x", size = 2 : i64}]}}
 func.func public @main(%arg0: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>}, %arg1: tensor<f32>)
@@ -28,6 +31,16 @@ def test_only_the_sizes_of_the_axes_change(module):
     after = str(ir.Module.parse(changed(module, {shape: Mesh.parse("x=4,y=2")})))
     assert '<["x"=4, "y"=2]>\n' in after and str(module) == before  # the copy for readers of StableHLO would be wrong
     assert after.split("\n")[2:] == before.split("\n")[2:]
+
+
+def test_a_line_without_a_constraint_gets_one_on_another_mesh_too(module):
+    shape, sharding = mesh_shape_of(module, 0), Sharding.parse('[{}, {"y"}]')
+    assert shape is not None
+    number = [op.name for op in ops_in(module.operation)].index("sdy.sharding_constraint")
+    line = Annotation(1, None, True, sharding, shape.mesh, (), (), (), values=((number, 0),))
+    after = str(ir.Module.parse(changed(module, {shape: Mesh.parse("x=4,y=2"), line: sharding})))
+    assert '<["x"=4, "y"=2]>' in after
+    assert '%1 = sdy.sharding_constraint %0 <@mesh, [{}, {"y"}]>' in after and "return %1, %arg0" in after
 
 
 def test_arrays_that_a_mesh_does_not_divide_are_named(module):
