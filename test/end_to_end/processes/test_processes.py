@@ -96,6 +96,7 @@ def test_equals_the_program_in_one_process(job, tmp_path, name, processes, toler
         np.testing.assert_allclose(found[part], values, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
 def test_jit_and_enabled(job, processes):
@@ -104,6 +105,7 @@ def test_jit_and_enabled(job, processes):
     assert told[0]["is_rewritten"] and all(each["is_right"] and not each["warnings"] for each in told)
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
 def test_redistribute_equals_that_in_one_process(job, tmp_path, processes):
@@ -132,6 +134,7 @@ class TestDisagreement:
         assert all("process 1 has another module" in each["warnings"][0] for each in told)
         assert "dense<3.0" in told[1]["warnings"][0] and "in process 0:" in told[1]["warnings"][0]
 
+    @pytest.mark.draws
     @pytest.mark.parametrize("processes", [2, 4])
     def test_a_process_that_compiles_without_reshard(self, job, processes):
         told = job("missing", processes, variables={"RESHARD_AGREEMENT_TIMEOUT_S": "2"})
@@ -139,6 +142,7 @@ class TestDisagreement:
         others = told[:1] + told[2:]
         assert_stock_in_all(others, "process 1 did not answer at jit_cube")
 
+    @pytest.mark.draws
     @pytest.mark.parametrize("processes", [2, 4])
     def test_a_process_that_is_late(self, job, processes):
         told = job("late", processes, variables={"RESHARD_AGREEMENT_TIMEOUT_S": "2"})
