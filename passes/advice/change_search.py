@@ -10,14 +10,17 @@ gain alone:
    useless. If no change helps, it measures pairs of those that harm least.
 3. **Within the limits**: on the way, a set may need too much memory. The best set that may be advised grows on, by
    changes after which it still may be.
-4. **Pruning**: a change without which the set is as fast is taken out.
-5. **Order**: first comes the change without which the rest is slowest.
+4. **The rest**: what is left of the measurements is for changes that were none of them by themselves, on top of the
+   best set.
+5. **Pruning**: a change without which the set is as fast is taken out.
+6. **Order**: first comes the change without which the rest is slowest.
 
 The search ends after a number of changes or measurements, or when nothing helps. It is deterministic.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -94,6 +97,7 @@ class ChangeSearch:
         self._learn(frozenset())
         self._grow(frozenset(), self._score)
         self._grow(self._best(), self._seconds)
+        self._grow_by_the_rest()
         best = self._best()
         return self._ordered(self._pruned(best)) if best else []
 
@@ -107,13 +111,28 @@ class ChangeSearch:
 
     def _alone(self) -> list[Change]:
         """Returns the changes to measure by themselves: half of the budget, some of each annotation."""
+        weighty = sum(change[0] in self._weighty for change in self._all)
+        return self._by_rank[: max(weighty, self._budget // 2)]
+
+    @functools.cached_property
+    def _by_rank(self) -> list[Change]:
+        """Returns all changes: the weighty ones, the likeliest one of each annotation, the second one of each..."""
         first = [change for change in self._all if change[0] in self._weighty]
         by_rank: dict[int, list[Change]] = {}
         for _, some in itertools.groupby(self._all, key=lambda change: change[0]):
             for rank, change in enumerate(some):
                 by_rank.setdefault(rank, []).append(change)
-        found = list(dict.fromkeys([*first, *itertools.chain(*by_rank.values())]))
-        return found[: max(len(first), self._budget // 2)]
+        return list(dict.fromkeys([*first, *itertools.chain(*by_rank.values())]))
+
+    def _grow_by_the_rest(self) -> None:
+        """Measures on top of the best set what was not measured yet, and lets the set grow by what helps there."""
+        while self._has_budget and len(best := self._best()) < self._most:
+            sets = [_with(best, [each]) for each in self._by_rank if each not in self._promise]
+            self._measure(sets)
+            self._learn(best)
+            if (found := self._cheapest(sets, best, self._seconds)) is None:
+                break
+            self._grow(found, self._seconds)
 
     def _grow(self, changes: Changes, cost: Cost) -> None:
         """Measures larger and larger sets, as long as they cost less."""

@@ -65,6 +65,18 @@ def test_the_number_of_changes_and_of_measurements_is_limited():
     assert len(changes) == 3 and len(found.trials) <= 40 + 3 * 3 + 3
 
 
+def test_a_change_that_was_not_measured_alone_is_found_on_top_of_the_best_set():
+    """Half of the measurements are for changes by themselves; here that is the first of each annotation."""
+    gains = {(0, "a"): 0.2, (7, "d"): 0.1}
+    found, changes = search(
+        lambda changes: Trial(1.0 - sum(gains.get(each, -0.1) for each in changes)),
+        {number: ["a", "b", "c", "d"] for number in range(20)},
+        budget=130,
+    )
+    assert frozenset({(7, "d")}) in found.trials  # to say what it gives without the other one
+    assert changes == [(0, "a"), (7, "d")] and len(found.trials) <= 130 + 3
+
+
 def test_the_best_set_is_found_where_gains_add_up():
     """Against all sets of at most two changes, with random gains of single changes."""
     for seed in range(30):
