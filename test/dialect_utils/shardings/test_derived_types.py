@@ -3,6 +3,7 @@
 
 import pytest
 
+from reshard.dialect_utils.ir.way_back import WayBack
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.shardings.annotations import constraints_of
 from reshard.dialect_utils.shardings.derived_types import derived_from, is_type, typed
@@ -37,7 +38,7 @@ def test_a_type_has_the_name_and_line_of_its_op(op, made, said, line, expected):
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(MODULE.format(**op, made=made, said=said, line=line))
         (constraint,) = constraints_of(module)
-        assert is_type(constraint) is expected
+        assert is_type(constraint, WayBack(module.operation)) is expected
 
 
 CHAIN = """
