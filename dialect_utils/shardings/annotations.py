@@ -78,7 +78,8 @@ def annotations_of(
     Constraints that JAX writes, of partial sums, of single devices and of arrays without a shape are left out.
 
     Args:
-      says_out_sharding: whether what the program calls at a place is given `out_sharding=`.
+      says_out_sharding: whether what the program calls at a place is given `out_sharding=`. In
+        `einsum(..., out_sharding=P()) + b` two ops begin where the call does, and one ends where it does.
     """
     meshes, ops = module_meshes(module), constraints_of(module)
     lines, back = SourceLines(map(frames_of, ops)), WayBack(module.operation)
@@ -93,9 +94,10 @@ def annotations_of(
             is_own = place is not None and own == place
             is_stated = is_own and _is_for_others(op, lines, back) and says_out_sharding(present(place))
             if is_stated or _is_written(op, back):
-                groups.setdefault((place, own == place, sharding, mesh, _bound(op), is_stated), []).append(number)
+                key = place, place and place.end, own == place, sharding, mesh, _bound(op), is_stated
+                groups.setdefault(key, []).append(number)
     found = []
-    for (place, is_own_call, sharding, mesh, bound, is_stated), members in groups.items():
+    for (place, _, is_own_call, sharding, mesh, bound, is_stated), members in groups.items():
         types = dict.fromkeys(ops[each].operands[0].type for each in members)
         shapes = dict.fromkeys(tuple(present(shape_of(each))) for each in types)
         found.append(
@@ -130,7 +132,8 @@ def _is_for_others(op: ir.Operation, lines: SourceLines, back: WayBack) -> bool:
     if not is_type(op, back) or back.has(op):
         return False
     place = lines.place(frames_of(op))
-    return any(lines.place(frames_of(use.owner.operation)) != place for use in op.results[0].uses)
+    users = (lines.place(frames_of(use.owner.operation)) for use in op.results[0].uses)
+    return any(each is None or place is None or (each, each.end) != (place, place.end) for each in users)
 
 
 def _bound(op: ir.Operation) -> tuple[str, ...]:

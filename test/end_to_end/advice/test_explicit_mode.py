@@ -11,9 +11,11 @@ from jax.sharding import PartitionSpec as P
 
 import reshard
 from reshard.dialect_utils.ir.diagnostics import Place
+from reshard.dialect_utils.ir.ops import name_of
 from reshard.dialect_utils.platform.bindings import ir, make_context
-from reshard.dialect_utils.shardings.annotations import annotations_of
+from reshard.dialect_utils.shardings.annotations import annotations_of, constraints_of
 from reshard.dialect_utils.shardings.layout_changes import changed
+from reshard.passes.advice.source_edits import says_out_sharding
 from reshard.synthesis.layouts.sharding import Sharding
 
 SOURCE = """
@@ -162,3 +164,20 @@ def test_types_follow_into_functions_and_behind_ops_that_are_several(lowered, li
     of_kind = [row for row in text.split("\n") if "sharding_constraint" in row and kind in row]
     assert sum('[{"model"}, {"data"}]' in row for row in of_kind) == len(subject.ops)
     assert not [row for row in of_kind if before in row]
+
+
+def test_of_what_begins_at_one_place_the_call_with_out_sharding_states_the_type(lowered):
+    """A sum whose first operand is the call begins where the call does."""
+    line = 'h = jnp.einsum("be,ef->bf", x, w["up"], out_sharding=P("data", None))'
+    source = SOURCE.replace(line, f'{line} + w["down"][:, 0].astype(x.dtype)')
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(lowered(source, "begins").as_text(debug_info=True))
+        found = annotations_of(module, lambda place: says_out_sharding(source, place))
+        (up,) = (each for each in found if each.place.line == UP)
+        constraints = constraints_of(module)
+        names = {name_of(constraints[number].location) for number in up.ops}
+    if up.place.end is None:
+        pytest.skip("this version of Python, or of jax, does not say where calls end")
+    assert len(names) == 1 and "dot_general" in names.pop() and up.is_out_sharding
+    assert says_out_sharding("y = dot(x, w, out_sharding=P())", Place("f.py", 1, 4))
+    assert not says_out_sharding("y = dot(x, w, out_sharding=None)", Place("f.py", 1, 4))
