@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ..platform.bindings import ir
 from .functions import FUNCTION, calls_by_name, is_public, symbol
-from .ops import name_of, parent_of
+from .ops import location_inside, name_of, parent_of
 
 _BACKWARD, _AGAIN = "transpose(", "rematted_computation"
 _Said = tuple[bool, bool]  # whether the names of an op, and of what it is in, have each of these
@@ -35,9 +35,9 @@ class WayBack:
         return all(is_backward and not is_again for is_backward, is_again in self._said(op))
 
     def _said(self, op: ir.Operation) -> frozenset[_Said]:
-        name = name_of(op.location) or ""
-        own = _BACKWARD in name, _AGAIN in name
-        return frozenset((own[0] or back, own[1] or again) for back, again in self._around(op))
+        names = _names(op.location)
+        own_back, own_again = (any(each in name for name in names) for each in (_BACKWARD, _AGAIN))
+        return frozenset((own_back or back, own_again or again) for back, again in self._around(op))
 
     def _around(self, op: ir.Operation) -> frozenset[_Said]:
         around = parent_of(op)
@@ -54,3 +54,12 @@ class WayBack:
         calls = self._calls.get(symbol(around), [])
         outside: set[_Said] = {(False, False)} if is_public(around) or not calls else set()
         return frozenset(outside).union(*map(self._said, calls))
+
+
+def _names(location: ir.Location) -> list[str]:
+    """Returns the names of a location, such as `"jit:"("jit(f)/jit"(...))`, which JAX 0.12 writes behind calls."""
+    found = []
+    while (name := name_of(location)) is not None:
+        found.append(name)
+        location = location_inside(location)
+    return found

@@ -28,10 +28,9 @@ from ..ir.source_lines import SourceLines, frames_of
 from ..ir.way_back import WayBack
 from ..platform.bindings import ir
 from ..platform.typed import present
-from .derived_types import CONSTRAINT, RESHARD, is_type, is_type_of_gradient
+from .derived_types import CONSTRAINT, WRITTEN, is_type, is_type_of_gradient
 from .sdy_shardings import mesh_of, module_meshes, sharding_from_attr
 
-WRITTEN = ("sharding_constraint", RESHARD)  # by with_sharding_constraint, and by jax.sharding.reshard
 _MANUAL = "sdy.manual_computation"
 
 

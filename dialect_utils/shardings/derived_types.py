@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ..ir.diagnostics import text_of_location
-from ..ir.functions import CALL, FUNCTION, callee_of, calls_by_name, functions_of, has_body, symbol
-from ..ir.ops import CONSTANTS, LOOPS, name_of, ops_in, parent_of, producer_of
+from ..ir.functions import CALL, FUNCTION, callee_of, calls_by_name, function_called, functions_of, has_body, symbol
+from ..ir.ops import CONSTANTS, LOOPS, name_of, ops_in, parent_of, producer_of, terminator_of
 from ..ir.way_back import WayBack
 from ..platform.bindings import ir
 
 CONSTRAINT = "sdy.sharding_constraint"
 RESHARD = "reshard"  # the name of what jax.sharding.reshard writes
+WRITTEN = ("sharding_constraint", RESHARD)  # those of what somebody writes; the first: by with_sharding_constraint
 _STATING = frozenset({CONSTRAINT, "sdy.manual_computation", "sdy.return"})  # a computation states those of its results
 _RETURNS = frozenset({"func.return", "stablehlo.return"})
 _BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
@@ -39,17 +40,32 @@ def is_type_of_gradient(op: ir.Operation, back: WayBack) -> bool:
 def is_type(op: ir.Operation, back: WayBack) -> bool:
     """Returns whether a constraint says the type of an op's result, or that of a gradient.
 
-    Behind a call it says what somebody gave `jit` as `out_shardings=`.
+    Behind a call it does if the function says the type of what it returns so; else it says what somebody gave `jit` as
+    `out_shardings=`.
 
     Args:
       back: the way back in the op's module.
     """
     if is_type_of_gradient(op, back):
         return True
-    producer = producer_of(op.operands[0])
-    if producer is None or name_of(op.location) is None:
+    producer, name = producer_of(op.operands[0]), name_of(op.location)
+    if producer is None or name is None:
         return False
-    return producer.name != CALL and text_of_location(op) == text_of_location(producer)
+    if producer.name == CALL:
+        return name.rpartition("/")[2] not in WRITTEN and _is_returned_so(op, back)
+    return text_of_location(op) == text_of_location(producer)
+
+
+def _is_returned_so(op: ir.Operation, back: WayBack) -> bool:
+    """Returns whether the function whose result has a constraint says the same behind what it returns."""
+    result = ir.OpResult(op.operands[0])
+    function = function_called(result.owner.operation)
+    if function is None or not has_body(function):
+        return False
+    made = producer_of(terminator_of(function.regions[0].blocks[0]).operands[result.result_number])
+    if made is None or made.name != CONSTRAINT or made.attributes["sharding"] != op.attributes["sharding"]:
+        return False
+    return is_type(made, back)
 
 
 def typed(value: ir.Value, sharding: ir.Attribute) -> str:

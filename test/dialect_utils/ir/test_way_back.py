@@ -58,3 +58,14 @@ func.func public @main(%arg0: tensor<i1>) -> tensor<i1> {
 }""")
         back = WayBack(module.operation)
         assert [back.has(op) for op in ops_in(module.operation) if op.name == "stablehlo.not"] == [True]
+
+
+def test_all_names_of_a_location_count():
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse("""
+func.func public @main(%arg0: tensor<i1>) -> tensor<i1> {
+  %0 = stablehlo.not %arg0 : tensor<i1> loc("jit:"("jit(f)/transpose(jvp())/jit"("f.py":1:0)))
+  return %0 : tensor<i1>
+}""")
+        back = WayBack(module.operation)
+        assert [back.has(op) for op in ops_in(module.operation) if op.name == "stablehlo.not"] == [True]

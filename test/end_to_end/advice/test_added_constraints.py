@@ -99,7 +99,8 @@ def test_a_scan_has_the_values_of_a_line_on_the_way_forward_once_and_once_where_
         ops = ops_in(module.operation)
         (hidden,) = (each for each in open_lines(module, 0, 12) if each.place.line == 8)
         forward = [name_of(ops[op].location) for op, number in hidden.values if number >= 0]
-    assert sorted(forward) == ["checkpoint/rematted_computation/tanh", "tanh"]
+    assert [each.rpartition("/")[2] for each in forward] == ["tanh", "tanh"]
+    assert sum("rematted_computation" in each for each in forward) == 1
 
 
 def test_what_a_condition_reads_is_carried_on_by_nothing():
