@@ -22,10 +22,10 @@ from ..ir.diagnostics import DiagnosedError, Place, is_in_library
 from ..ir.functions import FUNCTION
 from ..ir.ops import CONSTANTS, CONSTRAINTS, LOOPS, name_of, ops_in, parent_of, producer_of, shape_of, terminator_of
 from ..ir.source_lines import SourceLines, frames_of
+from ..ir.way_back import WayBack
 from ..platform.bindings import ir
 from ..platform.typed import present
 from ..shardings.annotations import Annotation, constraints_of
-from ..shardings.derived_types import is_backward
 from ..shardings.sdy_shardings import module_meshes, sharding_from_attr
 from ..shardings.value_layouts import nth_sharding
 from .module_analysis import Analysis, analyse
@@ -79,6 +79,7 @@ class _Program:
         self.ops = ops_in(module.operation)
         lines = SourceLines(map(frames_of, self.ops))
         self._places = {op: lines.place(frames_of(op)) for op in self.ops}
+        self._back = WayBack(module.operation)
         self._numbers = {op: number for number, op in enumerate(self.ops)}
         self._constrained = {self._line(each) for each in constraints_of(module)}
         self.where: dict[ir.Value, tuple[int, int]] = {}
@@ -106,7 +107,7 @@ class _Program:
         return None if place is None or is_in_library(place.file) else (place.file, place.line)
 
     def _is_made_for_others(self, op: ir.Operation) -> bool:
-        if not _may_have_constraint(op) or is_backward(op):
+        if not _may_have_constraint(op) or self._back.has(op):
             return False
         return any(self._line(use.owner.operation) != self._line(op) for use in op.results[0].uses)
 
@@ -116,14 +117,14 @@ class _Program:
     def _gradients(self, members: Sequence[ir.Operation], kind: ir.Type) -> Iterator[ir.Value]:
         """Yields the gradients of a line's values of one type."""
         for op in members:
-            if not is_backward(op) or not _is_outside_of_computations(op):
+            if not self._back.has(op) or not _is_outside_of_computations(op):
                 continue
             for number, value in enumerate(op.operands):
                 if value.type != kind or value in self.where:
                     continue
                 producer = producer_of(value)
                 made_by = _carried_by(ir.BlockArgument(value)) if producer is None else producer
-                if made_by is not None and is_backward(made_by) and self._is_of_others(producer, op):
+                if made_by is not None and self._back.has(made_by) and self._is_of_others(producer, op):
                     self.where[value] = self._numbers[op], -1 - number
                     yield value
 

@@ -115,7 +115,7 @@ def joined_in(
 def _joined(
     block: ir.Block, ops: Sequence[ir.Operation], small: Sequence[Member | None], devices: int, prices: Prices
 ) -> Iterator[Joined]:
-    needs = _needs(block, ops)
+    needs = needs_of(block, ops)
     given = [
         None if each is None else Joinable(each.key, needs[number], _bytes(each.collective))
         for number, each in enumerate(small)
@@ -194,7 +194,7 @@ def _integers(attr: ir.Attribute) -> Iterable[Sequence[int]]:
     return np.array(ir.DenseIntElementsAttr(attr)).reshape(-1, 2).tolist()
 
 
-def _needs(block: ir.Block, ops: Sequence[ir.Operation]) -> list[int]:
+def needs_of(block: ir.Block, ops: Sequence[ir.Operation]) -> list[int]:
     """Returns for each collective of a block those that it needs, as bits by their numbers."""
     number_of = {op: number for number, op in enumerate(ops)}
     reached: dict[ir.Operation, int] = {}

@@ -14,4 +14,5 @@ __all__ = [
     "reductions",
     "shardy_limits",
     "source_lines",
+    "way_back",
 ]

@@ -24,7 +24,7 @@ from ..platform.bindings import ir
 ERROR, WARNING, REMARK, NOTE = "error", "warning", "remark", "note"
 
 # The first file location inside any location: a name's child, the first of a fused one, the callee of a call site.
-_FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)(?: to (\d*):(\d+))?')
 # Installed packages, Python's own modules, and code without a file.
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|[/\\]jax[/\\]_src[/\\]|^<frozen "
@@ -39,11 +39,15 @@ _OPERATION_DUMP = "see current operation"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in a source file; line and column count from 1, and line 0 means the file as a whole."""
+    """A place in a source file; line and column count from 1, and line 0 means the file as a whole.
+
+    `end` is the line and column behind what begins there, if that is known; it makes no other place.
+    """
 
     file: str
     line: int = 0
     column: int = 0
+    end: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
@@ -166,7 +170,8 @@ def is_in_library(file: str) -> bool:
 
 def _place(found: re.Match) -> Place:
     file = _ESCAPED_BYTE.sub(lambda byte: chr(int(byte[1], 16)), found[1])
-    return Place(file, int(found[2]), int(found[3]))
+    end = None if found[5] is None else (int(found[4] or found[2]), int(found[5]))
+    return Place(file, int(found[2]), int(found[3]), end)
 
 
 def _location(where) -> ir.Location:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ..platform.typed import present
 from .diagnostics import Place, is_in_library, place_in, text_of_location
 
-_FRAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"\()?("(?:[^"\\]|\\.)*":\d+:\d+)')
+_FRAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"\()?("(?:[^"\\]|\\.)*":\d+:\d+(?: to \d*:\d+)?)')
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,17 +22,16 @@ from dataclasses import dataclass
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 
-from ..ir.diagnostics import Place, is_in_library, text_of_location
-from ..ir.ops import ops_in, parent_of, shape_of
+from ..ir.diagnostics import Place, is_in_library
+from ..ir.ops import name_of, ops_in, parent_of, shape_of
 from ..ir.source_lines import SourceLines, frames_of
+from ..ir.way_back import WayBack
 from ..platform.bindings import ir
 from ..platform.typed import present
-from .derived_types import CONSTRAINT, RESHARD, is_backward, is_type, is_type_of_gradient
+from .derived_types import CONSTRAINT, WRITTEN, is_type, is_type_of_gradient
 from .sdy_shardings import mesh_of, module_meshes, sharding_from_attr
 
-WRITTEN = ("sharding_constraint", RESHARD)  # by with_sharding_constraint, and by jax.sharding.reshard
 _MANUAL = "sdy.manual_computation"
-_NAME = re.compile(r'^(?:loc\()?"([^"]*)"\(')
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +77,11 @@ def annotations_of(
     Constraints that JAX writes, of partial sums, of single devices and of arrays without a shape are left out.
 
     Args:
-      says_out_sharding: whether what the program calls at a place is given `out_sharding=`.
+      says_out_sharding: whether what the program calls at a place is given `out_sharding=`. In
+        `einsum(..., out_sharding=P()) + b` two ops begin where the call does, and one ends where it does.
     """
     meshes, ops = module_meshes(module), constraints_of(module)
-    lines = SourceLines(map(frames_of, ops))
+    lines, back = SourceLines(map(frames_of, ops)), WayBack(module.operation)
     groups: dict[tuple, list[int]] = {}
     for number, op in enumerate(ops):
         attr = op.attributes["sharding"]
@@ -90,11 +90,13 @@ def annotations_of(
             frames = frames_of(op)
             place = lines.place(frames)
             own = next((each.place for each in frames if not is_in_library(each.place.file)), None)
-            is_stated = place is not None and own == place and _is_for_others(op, lines) and says_out_sharding(place)
-            if is_stated or _is_written(op):
-                groups.setdefault((place, own == place, sharding, mesh, _bound(op), is_stated), []).append(number)
+            is_own = place is not None and own == place
+            is_stated = is_own and _is_for_others(op, lines, back) and says_out_sharding(present(place))
+            if is_stated or _is_written(op, back):
+                key = place, place and place.end, own == place, sharding, mesh, _bound(op), is_stated
+                groups.setdefault(key, []).append(number)
     found = []
-    for (place, is_own_call, sharding, mesh, bound, is_stated), members in groups.items():
+    for (place, _, is_own_call, sharding, mesh, bound, is_stated), members in groups.items():
         types = dict.fromkeys(ops[each].operands[0].type for each in members)
         shapes = dict.fromkeys(tuple(present(shape_of(each))) for each in types)
         found.append(
@@ -119,17 +121,18 @@ def _has_shape(op: ir.Operation, sharding: Sharding) -> bool:
     return bool(shape) and len(shape) == sharding.rank and not sharding.unreduced and min(shape) >= 0
 
 
-def _is_written(op: ir.Operation) -> bool:
-    named = _NAME.match(text_of_location(op))
-    return named is None or (named[1].rpartition("/")[2] in WRITTEN and not is_type_of_gradient(op))
+def _is_written(op: ir.Operation, back: WayBack) -> bool:
+    name = name_of(op.location)
+    return name is None or (name.rpartition("/")[2] in WRITTEN and not is_type_of_gradient(op, back))
 
 
-def _is_for_others(op: ir.Operation, lines: SourceLines) -> bool:
+def _is_for_others(op: ir.Operation, lines: SourceLines, back: WayBack) -> bool:
     """Returns whether a constraint says the type of what a line makes for other lines on the way forward."""
-    if not is_type(op) or is_backward(op):
+    if not is_type(op, back) or back.has(op):
         return False
     place = lines.place(frames_of(op))
-    return any(lines.place(frames_of(use.owner.operation)) != place for use in op.results[0].uses)
+    users = (lines.place(frames_of(use.owner.operation)) for use in op.results[0].uses)
+    return any(each is None or place is None or (each, each.end) != (place, place.end) for each in users)
 
 
 def _bound(op: ir.Operation) -> tuple[str, ...]:

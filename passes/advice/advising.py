@@ -359,7 +359,8 @@ class Adviser:
         lines = [] if place is None else _text_of(place).split("\n")
         if place is None or not 0 < place.line <= len(lines):
             return "", ()
-        is_alone = sum(each.place == place for each in self._annotations) == 1
+        there = [each.place for each in self._annotations if each.place == place]
+        is_alone = sum(each.end == place.end for each in there if each is not None) == 1
         may_edit = is_alone and annotation.is_own_call
         if annotation.values:
             added = added_to("\n".join(lines), place, sharding) if may_edit and sharding is not None else ()

@@ -57,19 +57,38 @@ def diff_of(source: str, place: Place, before: Sharding, sharding: Sharding | No
 
 
 def says_out_sharding(source: str, place: Place) -> bool:
-    """Returns whether a call at a place of a source is given `out_sharding=`."""
-    return (place.line, place.column) in _stating(source)
+    """Returns whether a call at a place of a source is given `out_sharding=`; None states nothing.
+
+    Example:
+      >>> line = "y = dot(x, w, out_sharding=spec) + b"
+      >>> [says_out_sharding(line, Place("f.py", 1, 4, end)) for end in (None, (1, 32), (1, 36))]
+      [True, True, False]
+    """
+    ends = _stating(source).get((place.line, place.column), ())
+    return bool(ends) if place.end is None else place.end in ends
 
 
 @functools.lru_cache(8)
-def _stating(source: str) -> frozenset[tuple[int, int]]:
-    """Returns the lines and columns of the calls that are given `out_sharding=`."""
+def _stating(source: str) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """Returns where the calls begin that are given `out_sharding=`, and where those end that begin there."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return frozenset()
-    calls = (each for each in ast.walk(tree) if isinstance(each, ast.Call) and _OUT_SHARDING in _keywords(each))
-    return frozenset((each.lineno, each.col_offset) for each in calls)
+        return {}
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Call) and _is_stated(_keywords(each).get(_OUT_SHARDING)):
+            found.setdefault((each.lineno, each.col_offset), []).append(_end(each))
+    return found
+
+
+def _is_stated(sharding: ast.expr | None) -> bool:
+    return sharding is not None and not (isinstance(sharding, ast.Constant) and sharding.value is None)
+
+
+def _end(node: ast.expr) -> tuple[int, int]:
+    assert node.end_lineno is not None and node.end_col_offset is not None  # nodes of parsed text have both
+    return node.end_lineno, node.end_col_offset
 
 
 def added_to(source: str, place: Place, sharding: Sharding) -> tuple[str, ...]:
@@ -116,7 +135,7 @@ def _is_spec(node: ast.expr) -> bool:
 
 
 def _is_at(call: ast.Call, place: Place) -> bool:
-    is_there = (call.lineno, call.col_offset) == (place.line, place.column)
+    is_there = (call.lineno, call.col_offset) == (place.line, place.column) and place.end in (None, _end(call))
     return is_there and (_name(call) in (_CONSTRAINT, _RESHARD) or _OUT_SHARDING in _keywords(call))
 
 

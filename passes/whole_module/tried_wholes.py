@@ -301,8 +301,8 @@ class TriedWholes:
             said = self.compared(winner.outcome, islands)
             if winner.outcome.seconds == islands.seconds:
                 return said
-            least = 1 - clearly_less_s(islands) / islands.seconds
-            return f"{said}; less than {least:.0%} faster, the model may be wrong"
+            least = 100 * (1 - clearly_less_s(islands) / islands.seconds)
+            return f"{said}; less than {least:.3g}% faster, the model may be wrong"
         first = outcomes[0]
         return allowed or first.problem or self.compared(first, islands)
 

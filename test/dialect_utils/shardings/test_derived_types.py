@@ -3,6 +3,7 @@
 
 import pytest
 
+from reshard.dialect_utils.ir.way_back import WayBack
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.shardings.annotations import constraints_of
 from reshard.dialect_utils.shardings.derived_types import derived_from, is_type, typed
@@ -10,15 +11,17 @@ from reshard.dialect_utils.shardings.derived_types import derived_from, is_type,
 MODULE = """
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 func.func private @inner(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {{
-  return %a : tensor<8x8xf32>
+  %0 = stablehlo.tanh %a : tensor<8x8xf32> loc("tanh"("f.py":1:0))
+  %b = sdy.sharding_constraint %0 <@mesh, [{{"x"}}, {{}}]> : tensor<8x8xf32> loc("tanh"("f.py":1:0))
+  return {returned} : tensor<8x8xf32>
 }}
 func.func public @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {{
   %0 = {op} : {type} loc("jit(f)/{made}"("f.py":1:0))
   %1 = sdy.sharding_constraint %0 <@mesh, [{{"x"}}, {{}}]> : tensor<8x8xf32> loc("jit(f)/{said}"("f.py":{line}:0))
   return %1 : tensor<8x8xf32>
 }}"""
-TANH = {"op": "stablehlo.tanh %arg0", "type": "tensor<8x8xf32>"}
-CALL = {"op": "func.call @inner(%arg0)", "type": "(tensor<8x8xf32>) -> tensor<8x8xf32>"}
+TANH = {"op": "stablehlo.tanh %arg0", "type": "tensor<8x8xf32>", "returned": "%a"}
+CALL = {"op": "func.call @inner(%arg0)", "type": "(tensor<8x8xf32>) -> tensor<8x8xf32>", "returned": "%a"}
 
 
 @pytest.mark.parametrize(
@@ -31,13 +34,15 @@ CALL = {"op": "func.call @inner(%arg0)", "type": "(tensor<8x8xf32>) -> tensor<8x
         (TANH, "tanh", "transpose(jvp())/reshard", 2, True),  # the type that was before the reshard
         (TANH, "tanh", "transpose(jvp())/rematted_computation/reshard", 2, False),  # it is computed again
         (CALL, "pjit", "pjit", 1, False),  # somebody gave out_shardings to a jit inside
+        (CALL | {"returned": "%b"}, "jit(g)", "jit", 1, True),  # the type is the one inside
+        (CALL | {"returned": "%b"}, "jit(g)", "reshard", 1, False),
     ],
 )
 def test_a_type_has_the_name_and_line_of_its_op(op, made, said, line, expected):
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(MODULE.format(**op, made=made, said=said, line=line))
-        (constraint,) = constraints_of(module)
-        assert is_type(constraint) is expected
+        _, constraint = constraints_of(module)  # the first one is in the function inside
+        assert is_type(constraint, WayBack(module.operation)) is expected
 
 
 CHAIN = """

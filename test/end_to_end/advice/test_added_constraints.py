@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import reshard
 from reshard.dialect_utils.analysis.open_lines import open_lines
+from reshard.dialect_utils.ir.ops import name_of, ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
 
 SOURCE = """
@@ -84,6 +85,22 @@ def test_a_line_has_its_values_in_each_layer_and_their_gradients(lowered):
     assert found[8].shapes == ((256, HIDDEN),) and found[9].shapes == ((256, WIDTH),)
     assert not {15, 16} & {*found}, "a line with a constraint, and one with a number"
     assert {each.number for each in found.values()} == {*range(7, 7 + len(found))}
+
+
+def test_a_scan_has_the_values_of_a_line_on_the_way_forward_once_and_once_where_they_are_computed_again(lowered):
+    """The bodies of both loops are functions, in which names do not say that they are on the way back."""
+    scanned = SOURCE.replace(
+        "    for w in ws:\n        x = layer(x, w)\n",
+        "    stacked = jax.tree.map(lambda *each: jnp.stack(each), *ws)\n"
+        "    x, _ = jax.lax.scan(jax.checkpoint(lambda x, w: (layer(x, w), None)), x, stacked)\n",
+    )
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(lowered(scanned, "scanned").as_text(debug_info=True))
+        ops = ops_in(module.operation)
+        (hidden,) = (each for each in open_lines(module, 0, 12) if each.place.line == 8)
+        forward = [name_of(ops[op].location) for op, number in hidden.values if number >= 0]
+    assert [each.rpartition("/")[2] for each in forward] == ["tanh", "tanh"]
+    assert sum("rematted_computation" in each for each in forward) == 1
 
 
 def test_what_a_condition_reads_is_carried_on_by_nothing():

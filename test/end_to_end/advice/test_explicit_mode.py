@@ -11,9 +11,11 @@ from jax.sharding import PartitionSpec as P
 
 import reshard
 from reshard.dialect_utils.ir.diagnostics import Place
+from reshard.dialect_utils.ir.ops import name_of
 from reshard.dialect_utils.platform.bindings import ir, make_context
-from reshard.dialect_utils.shardings.annotations import annotations_of
+from reshard.dialect_utils.shardings.annotations import annotations_of, constraints_of
 from reshard.dialect_utils.shardings.layout_changes import changed
+from reshard.passes.advice.source_edits import says_out_sharding
 from reshard.synthesis.layouts.sharding import Sharding
 
 SOURCE = """
@@ -37,6 +39,28 @@ def step(ws, x):
     return jax.tree.map(lambda w, g: w - 0.1 * g, ws, jax.grad(loss)(ws, x))
 """
 UP, DOWN, THERE, BACK = 7, 9, 10, 11  # lines
+SCANNED = """
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P, reshard
+
+def layer(x, w):
+    h = jnp.einsum("be,ef->bf", x, w["up"], out_sharding=P("data", None))
+    h = jnp.tanh(h) ** 3
+    y = jnp.einsum("bf,fe->be", h, w["down"], out_sharding=P("data", None))
+    return x + y, None
+
+def loss(ws, x):
+    y, _ = jax.lax.scan(jax.checkpoint(layer), x, jax.tree.map(lambda *each: jnp.stack(each), *ws))
+    y = reshard(y, P(None, "model"))
+    y = jax.jit(lambda y: jnp.sin(y) ** 3)(y)
+    y = reshard(y, P("data", None))
+    return jnp.sum(y * y)
+
+def step(ws, x):
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ws, jax.grad(loss)(ws, x))
+"""
+UP_SCANNED, DOWN_SCANNED, THERE_SCANNED, BACK_SCANNED = 7, 9, 14, 16
 LAYERS, WIDTH, HIDDEN = 2, 256, 1024
 
 
@@ -113,3 +137,47 @@ def test_types_follow_up_to_the_next_line_that_states_one(lowered):
     of_width = [line for line in text.split("\n") if "sharding_constraint" in line and f"2048x{WIDTH}xf32" in line]
     before = [line for line in str(module).split("\n") if "constraint" in line and f"2048x{WIDTH}xf32" in line]
     assert len(of_width) == len(before), "the types of other lines stay"
+
+
+def test_in_loops_and_functions_the_way_back_states_nothing(lowered):
+    """JAX makes functions of the body of a scan, and of what is jitted inside; the names of their ops begin there."""
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(lowered(SCANNED, "scanned").as_text(debug_info=True))
+        found = annotations_of(module, lambda place: place.line in (UP_SCANNED, DOWN_SCANNED))
+        stated = sorted((each.place.line, len(each.types)) for each in found)
+    assert stated == [(UP_SCANNED, 1), (DOWN_SCANNED, 1), (THERE_SCANNED, 1), (BACK_SCANNED, 1)]
+
+
+@pytest.mark.parametrize(
+    "line, kind", [(THERE_SCANNED, f"2048x{WIDTH}xf32"), (UP_SCANNED, f"tensor<2048x{HIDDEN}xf32")]
+)
+def test_types_follow_into_functions_and_behind_ops_that_are_several(lowered, line, kind):
+    """`y ** 3` is two multiplications with one type behind them."""
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(lowered(SCANNED, f"into_{line}").as_text(debug_info=True))
+        every = annotations_of(module, lambda place: place.line in (UP_SCANNED, DOWN_SCANNED))
+        (subject,) = (each for each in every if each.place.line == line)
+        stated = [number for each in every for number in each.ops]
+        new = Sharding.parse('[{"model"}, {"data"}]')
+        text = str(ir.Module.parse(changed(module, {subject: new}, stated)))
+    before = str(subject.sharding)
+    of_kind = [row for row in text.split("\n") if "sharding_constraint" in row and kind in row]
+    assert sum('[{"model"}, {"data"}]' in row for row in of_kind) == len(subject.ops)
+    assert not [row for row in of_kind if before in row]
+
+
+def test_of_what_begins_at_one_place_the_call_with_out_sharding_states_the_type(lowered):
+    """A sum whose first operand is the call begins where the call does."""
+    line = 'h = jnp.einsum("be,ef->bf", x, w["up"], out_sharding=P("data", None))'
+    source = SOURCE.replace(line, f'{line} + w["down"][:, 0].astype(x.dtype)')
+    with make_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(lowered(source, "begins").as_text(debug_info=True))
+        found = annotations_of(module, lambda place: says_out_sharding(source, place))
+        (up,) = (each for each in found if each.place.line == UP)
+        constraints = constraints_of(module)
+        names = {name_of(constraints[number].location) for number in up.ops}
+    if up.place.end is None:
+        pytest.skip("this version of Python, or of jax, does not say where calls end")
+    assert len(names) == 1 and "dot_general" in names.pop() and up.is_out_sharding
+    assert says_out_sharding("y = dot(x, w, out_sharding=P())", Place("f.py", 1, 4))
+    assert not says_out_sharding("y = dot(x, w, out_sharding=None)", Place("f.py", 1, 4))

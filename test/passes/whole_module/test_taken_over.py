@@ -363,6 +363,22 @@ def test_a_faster_form_that_memory_keeps_from_being_taken_is_told_before_one_tha
     assert said.startswith("modelled time 990,000.0 us so") and said.endswith("the model may be wrong")
 
 
+@pytest.mark.parametrize("sent, asked", [(0.0, "10%"), (0.5, "7.5%"), (0.92, "5.4%"), (1.0, "5%")])
+def test_the_report_names_the_gain_that_is_asked_and_no_rounded_one(sent, asked):
+    """A form that is faster by 5.2 % is not "less than 5% faster" than one with 92 % of its time between processes."""
+    stock, alike = Compiled("ok"), Compiled("ok")
+    wholes = TriedWholes(
+        SimpleNamespace(criterion=SimpleNamespace(missing_limit=lambda *_: None), stock=stock),
+        bytes,
+        Pipeline(()),
+        Session(),
+    )
+    wholes.add([Tried(TakenOver(None), Outcome("", 0.96, (), alike))])
+    assert wholes.why_not(Outcome("", 1.0, (), stock, sent)).endswith(
+        f"; less than {asked} faster, the model may be wrong"
+    )
+
+
 def test_what_the_compiler_of_a_target_refuses_both_ways_is_said_though_there_is_no_site(monkeypatch):
     refused = Compiled("error", "out of memory")
     monkeypatch.setattr(CompiledForms, "compile", lambda *_, **__: refused)
