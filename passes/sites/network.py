@@ -54,6 +54,11 @@ class SiteNetwork:
         return self.is_known and self.topology.has_processes
 
     @property
+    def has_processes_alone(self) -> bool:
+        """Returns whether it is one of processes of which none has several of the devices."""
+        return self.has_processes and not any(each.copies_own and each.size != 1 for each in self.topology.levels)
+
+    @property
     def readable(self) -> str:
         """Returns the topology as `--topology` takes it: a preset, or TOML with its spaces and lines."""
         return urllib.parse.unquote(self.text)

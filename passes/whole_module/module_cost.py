@@ -64,7 +64,7 @@ class ModuleCriterion:
         if self.policy != BETTER:  # as many of the chosen sites as may be
             return Outcome(problem, 0.0, (-sites,), ours)
         time, ties = self.time(stock, ours), (ours.costs.bytes_received, ours.costs.temp_bytes, sites)
-        is_sent = self.network.has_processes and time.seconds > 0
+        is_sent = self.network.has_processes_alone and time.seconds > 0
         return Outcome(problem, time.seconds, ties, ours, time.collectives_s / time.seconds if is_sent else 0.0)
 
     def time(self, stock: Compiled, compiled: Compiled) -> ProgramTime:

@@ -146,3 +146,14 @@ def test_collectives_are_written_for_gloo_where_cpu_devices_are_in_several_proce
     assert written_for(processes, "gpu") == "gpu"
     assert written_for(Topology("alone", (cores,), 1e10, platform="cpu")) == "cpu"
     assert written_for(Topology.parse("uniform")) == "cpu"
+
+
+@pytest.mark.parametrize("inside, is_alone", [("", True), ("copies_own = true\n", False)])
+def test_processes_that_have_several_of_the_devices_are_told_apart(inside, is_alone):
+    levels = "".join(
+        f'[[level]]\nname = "{name}"\nsize = 2\nkind = "switch"\nbandwidth_bytes_per_s = 1e9\n{more}'
+        for name, more in (("process", ""), ("device", inside))
+    )
+    head = 'name = "own"\nplatform = "cpu"\nmemory_bandwidth_bytes_per_s = 1e10\n'
+    network = SiteNetwork(option_text(Topology.parse(head + levels)))
+    assert network.has_processes and network.has_processes_alone is is_alone

@@ -526,7 +526,7 @@ def test_more_bytes_have_to_gain_more_time_than_the_model_may_err(received, seco
     times = {id(stock): 1.0, id(ours): seconds}
     network = SimpleNamespace(
         is_known=True,
-        has_processes=False,
+        has_processes_alone=False,
         memory_limit=None,
         time_beside=lambda beside, each, devices: SimpleNamespace(seconds=times[id(each)]),
     )
