@@ -104,17 +104,17 @@ def drop_idle_meshes(module: ir.Module, mesh: Mesh) -> None:
 def mesh_symbol(module: ir.Module, mesh: Mesh) -> str:
     """Returns the symbol of a mesh in a module, which gets it if it has none; in its context."""
     meshes = module_meshes(module)
-    for symbol, each in meshes.items():
+    for name, each in meshes.items():
         if each == mesh:
-            return symbol
-    symbol, number = MESH, 0
-    while symbol in meshes:
+            return name
+    name, number = MESH, 0
+    while name in meshes:
         number += 1
-        symbol = f"{MESH}_{number}"
+        name = f"{MESH}_{number}"
     with ir.InsertionPoint.at_block_begin(module.body):
-        axes = [sdy.MeshAxisAttr.get(name, size) for name, size in mesh.axes]
-        sdy.MeshOp(symbol, sdy.MeshAttr.get(axes, device_ids=list(mesh.device_ids or ())))
-    return symbol
+        axes = [sdy.MeshAxisAttr.get(axis, size) for axis, size in mesh.axes]
+        sdy.MeshOp(name, sdy.MeshAttr.get(axes, device_ids=list(mesh.device_ids or ())))
+    return name
 
 
 @dataclass

@@ -15,7 +15,15 @@ from typing import Any
 from reshard.compiling.advising import site_network
 from reshard.compiling.ahead_of_time import AheadOfTime
 from reshard.compiling.call_arguments import DONATED, STATIC, Argument, Call, Parameters, key_of
-from reshard.compiling.optimizing import Report, Result, network_asked_for, optimize, optimized_module, target_of
+from reshard.compiling.optimizing import (
+    Report,
+    Result,
+    network_asked_for,
+    optimize,
+    optimized_module,
+    refuse_contradictions,
+    target_of,
+)
 from reshard.compiling.pinning import pinned_structs
 from reshard.configuration import contexts
 from reshard.configuration.settings import SETTINGS, resolved
@@ -250,7 +258,8 @@ def _jit_options() -> set[str]:
 
 
 class AutoJitted:
-    """What `reshard.jit(f, in_shardings=reshard.AUTO)` returns: a program is made for each kind of arguments.
+    """What `reshard.jit(f, in_shardings=reshard.AUTO)` returns: a program is made for each kind of arguments. Inside
+    another trace (`jax.grad`, `vmap`, an outer `jit`) it works like `jax.jit`, since layouts are of whole programs.
 
     `program(*args, **kwargs)` returns the `Automatic` for arguments; a call puts the arguments where it takes them, and
     runs it. Another value of a static argument is another program.
@@ -262,6 +271,13 @@ class AutoJitted:
         self._jit_options = {name: each for name, each in options.items() if name not in OPTIONS}
         self._parameters = _parameters_of(fun, self._jit_options)
         self._programs: dict[Any, Automatic] = {}
+
+    @functools.cached_property
+    def _traced(self) -> Callable:
+        """Returns the function for calls inside another trace."""
+        import jax
+
+        return jax.jit(self._parameters.fun, **self._jit_options)
 
     def program(self, *args: Any, **kwargs: Any) -> Automatic:
         """Returns the program for arguments of these shapes and types; the first time it is made, which takes time."""
@@ -277,6 +293,10 @@ class AutoJitted:
         return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import jax
+
+        if any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves((args, kwargs))):
+            return self._traced(*args, **kwargs)
         call = self._parameters.call(args, kwargs)
         program = self._program(call)
         return program.compiled(*program._put(call))
@@ -310,6 +330,7 @@ def choose(
     """
     deadline = time.monotonic() + budget_s
     settings = resolved(_given(network), dict(contexts.current().options))
+    refuse_contradictions(settings, is_run=True)
     with (
         make_context() as context,
         ir.Location.unknown(context),

@@ -28,6 +28,10 @@ CONFIG_VARIABLE = "RESHARD_CONFIG"
 CONFIG_FILE = "reshard.toml"
 
 
+class SettingError(ValueError):
+    """An option, its value, or the file with options is wrong; the message is one line for the user."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One option.
@@ -54,7 +58,7 @@ class Setting:
     def read(self, value: Any, place: str) -> str | bool | None:
         """Returns a value of this option as the program uses it.
 
-        Raises: ValueError in one line that begins with the place.
+        Raises: SettingError in one line that begins with the place.
         """
         if isinstance(self.default, bool):
             return _read_switch(self.name, value, place)
@@ -65,16 +69,16 @@ class Setting:
         try:
             value = value if self.normalized is None else self.normalized(value)
         except ValueError as error:
-            raise ValueError(f"{place}{self.name}: {error}") from None
+            raise SettingError(f"{place}{self.name}: {error}") from None
         if not isinstance(value, str):
-            raise ValueError(f"{place}{self.name}={value!r} is no text")
+            raise SettingError(f"{place}{self.name}={value!r} is no text")
         choices = self.choices()
         if choices and value not in choices:
-            raise ValueError(f"{place}{self.name}={value} is not available; choose from {', '.join(choices)}")
+            raise SettingError(f"{place}{self.name}={value} is not available; choose from {', '.join(choices)}")
         try:
             self.check(value)
         except ValueError as error:
-            raise ValueError(f"{place}{self.name}: {error}") from None
+            raise SettingError(f"{place}{self.name}: {error}") from None
         return value
 
 
@@ -86,7 +90,7 @@ def _read_switch(name: str, value: Any, place: str) -> bool:
         return value
     found = _SWITCH.get(str(value).lower())
     if found is None:
-        raise ValueError(f"{place}{name}={value} is neither true nor false")
+        raise SettingError(f"{place}{name}={value} is neither true nor false")
     return found
 
 
@@ -218,7 +222,7 @@ def validated(options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
 
     Args:
       place: the beginning of the error message, such as "reshard.toml: ".
-    Raises: ValueError for an unknown option or value, in one line.
+    Raises: SettingError for an unknown option or value, in one line.
 
     Example:
       >>> validated({"check": "off"})
@@ -228,14 +232,14 @@ def validated(options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
         if name not in SETTINGS:
             close = difflib.get_close_matches(name, SETTINGS, n=1)
             hint = f"; did you mean {close[0]!r}?" if close and place else ""
-            raise ValueError(f"{place}unknown option {name!r}; known: {', '.join(SETTINGS)}{hint}")
+            raise SettingError(f"{place}unknown option {name!r}; known: {', '.join(SETTINGS)}{hint}")
     return {name: SETTINGS[name].read(value, place) for name, value in options.items()}
 
 
 def resolved(call: Mapping[str, Any] = {}, context: Mapping[str, Any] = {}) -> dict[str, Any]:
     """Returns all options, each from the first place that names it: call, context, environment, file, default.
 
-    Raises: ValueError for an unknown option or value with its place; for a file that cannot be read.
+    Raises: SettingError for an unknown option or value with its place; for a file that cannot be read.
 
     Example:
       >>> resolved({"policy": "always"}, {"policy": "better", "check": False})["policy"]
@@ -262,7 +266,7 @@ def _from_file() -> dict[str, Any]:
     except OSError as error:
         if not named and isinstance(error, FileNotFoundError):
             return {}
-        raise ValueError(f"{CONFIG_VARIABLE}: cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+        raise SettingError(f"{CONFIG_VARIABLE}: cannot read {path}: {(error.strerror or str(error)).lower()}") from None
     return validated(_parsed(path, content), f"{path}: ")
 
 
@@ -270,7 +274,7 @@ def _parsed(path: Path, content: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise SettingError(f"{path}: {error}") from None
 
 
 def _log_from(level: str | None) -> None:

@@ -384,3 +384,17 @@ def test_a_static_argument_and_one_that_is_left_out_cannot_be_pinned(rows_and_co
     for times, said in ({"times": 2}, "'times', a static argument"), ({}, "leaves it at its default"):
         with pytest.raises(ValueError, match=said):
             reshard.auto(scaled, x, scale, **given, **times, pinned={"times": PartitionSpec()})
+
+
+def test_in_another_trace_a_function_with_auto_works_like_one_of_jit():
+    def scaled(x, times):
+        return (jnp.tanh(x) * times).sum()
+
+    how = {"static_argnums": 1, "reshard_options": {"mesh": "x=8", "compiled_meshes": 1}}
+    function, stock = reshard.jit(scaled, in_shardings=reshard.AUTO, **how), jax.jit(scaled, static_argnums=1)
+    x = jnp.arange(64.0).reshape(8, 8) / 64
+    np.testing.assert_allclose(jax.grad(function)(x, 2), jax.grad(stock)(x, 2), rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(lambda row: function(row, 3))(x), jax.vmap(lambda row: stock(row, 3))(x))
+    np.testing.assert_allclose(jax.jit(lambda x: function(x, 2) + 1)(x), stock(x, 2) + 1, rtol=1e-6)
+    assert jax.eval_shape(lambda x: function(x, 2), x).shape == ()
+    np.testing.assert_allclose(function(x, 2), stock(x, 2), rtol=1e-6)

@@ -67,6 +67,13 @@ def test_no_module_is_written_if_nothing_is_advised(capsys, tmp_path):
     assert "no module is written, since nothing is advised" in capsys.readouterr().err and not output.exists()
 
 
+def test_a_form_that_xla_does_not_read_is_written_as_one_that_it_reads(capsys, monkeypatch):
+    monkeypatch.setenv("RESHARD_EMIT", "sdy")
+    assert tool.main(["advise", EXAMPLE, "--effort", "0.01", "--json"]) == 0
+    forms = {each["title"]: each for each in json.loads(capsys.readouterr().out)["forms"]}
+    assert forms["as it came, optimized"]["bytes_received"] < forms["as it came"]["bytes_received"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
