@@ -13,7 +13,7 @@ from reshard.compiling.optimizing import as_measured, optimized_module, refuse_c
 from reshard.configuration import contexts
 from reshard.configuration.settings import resolved
 from reshard.dialect_utils.ir.module_files import ModuleFile
-from reshard.dialect_utils.platform import progress
+from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.typed import asm_of
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
@@ -154,6 +154,7 @@ def of_source(
         progress.shown(f"reshard: {name}", settings["progress"]),
     ):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        source = compat.bytecode(module)  # whatever form it came in
         budget = max(2, round(min(BUDGET * effort, MOST_BUDGET)))
         limits = {"most": most, "budget": budget, "may_change": may_change}
         adviser = Adviser(module, name, child, network, **limits)

@@ -34,6 +34,8 @@ from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.layouts import choice_text
 from reshard.passes.layouts.assigning import assign_again
 from reshard.passes.layouts.choosing import MOST_COMPILED, Choice, Chooser, meshes_for
@@ -337,6 +339,7 @@ def choose(
         progress.shown(f"reshard: {name}", settings["progress"]),
     ):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        _import(module)
         child = child or shared_child()
         if target is not None and target.is_ahead_of_time:
             judge = AheadOfTime(child, network, target)
@@ -358,6 +361,11 @@ def choose(
             takes_interrupts,
         )
         return chooser.choice(meshes, compiled_meshes)
+
+
+def _import(module: ir.Module) -> None:
+    """Gives a module Shardy's shardings in place of those in strings, which XLA obeys and no layout here would."""
+    Pipeline.parse("import-gspmd").run(module, Session())
 
 
 def _given(network: SiteNetwork) -> dict[str, Any]:
@@ -461,5 +469,6 @@ def _with_layouts(lowered: Any, choice: Choice) -> bytes:
     """Returns the module of a program whose arguments and results have shardings, with the layouts inside."""
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(compat.bytecode(lowered.compiler_ir("stablehlo")), context)
+        _import(module)
         assign_again(module, choice.best.mesh, choice.network, choice.best.assigned)
         return compat.bytecode(module)

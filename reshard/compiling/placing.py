@@ -234,6 +234,7 @@ def of_source(
         progress.shown(f"reshard: {name}", settings["progress"]),
     ):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        source = compat.bytecode(module)  # whatever form it came in
         mesh = mesh_to_place(module)
         placer = _Placer(
             source, name, mesh, topology.fitted(mesh.size), child or shared_child(), is_from_jax, options or {}

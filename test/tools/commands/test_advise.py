@@ -26,6 +26,23 @@ func.func public @main(%arg0: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@m
 }
 """  # noqa: E501
 
+HLO = """HloModule step, num_partitions=8
+
+ENTRY main.1 {
+  x.1 = f32[64,64]{1,0} parameter(0), sharding={devices=[4,2]<=[8]}
+  tanh.1 = f32[64,64]{1,0} tanh(x.1)
+  ROOT moved.1 = f32[64,64]{1,0} custom-call(tanh.1), custom_call_target="Sharding", sharding={devices=[8,1]<=[8]}
+}
+"""
+
+
+def test_a_module_may_be_hlo_text(capsys, tmp_path):
+    module = tmp_path / "step.hlo"
+    module.write_text(HLO)
+    assert tool.main(["advise", str(module), "--topology", "h100:1x8", "--effort", "0.01", "--json"]) == 0
+    titles = [each["title"] for each in json.loads(capsys.readouterr().out)["forms"]]
+    assert {"as it came", "as it came, optimized"} <= {*titles}
+
 
 def test_the_flags_have_the_defaults_of_the_function():
     flags = parse_flags(["advise", "step.mlir"])
