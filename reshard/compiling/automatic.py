@@ -437,6 +437,8 @@ def _compiled(
     if target is not None:
         given["compile_for"] = target
     result = optimize(compat.lowered_with_module(lowered, content), **given)
+    with compat.shardy_partitioner():  # the layouts are Shardy's, whether or not a site was rewritten
+        compiled = result.compile()
     by_name = {each.name: sharding for each, sharding in zip(call.dynamic, in_shardings) if each.is_keyword}
     return Automatic(
         mesh,
@@ -444,7 +446,7 @@ def _compiled(
         by_name,
         out_shardings,
         result.lowered,
-        result.compile(),
+        compiled,
         choice,
         result,
         parameters,
