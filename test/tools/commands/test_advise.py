@@ -84,6 +84,13 @@ def test_no_module_is_written_if_nothing_is_advised(capsys, tmp_path):
     assert "no module is written, since nothing is advised" in capsys.readouterr().err and not output.exists()
 
 
+def test_a_file_with_several_modules_has_no_function_to_begin_with(capsys, tmp_path):
+    module = tmp_path / "several.mlir"
+    module.write_text("module { }\n// -----\nmodule { }\n")
+    assert tool.main(["advise", str(module)]) == 1
+    assert "ValueError: the module has no function @main, with which XLA begins" in capsys.readouterr().err
+
+
 def test_a_form_that_xla_does_not_read_is_written_as_one_that_it_reads(capsys, monkeypatch):
     monkeypatch.setenv("RESHARD_EMIT", "sdy")
     assert tool.main(["advise", EXAMPLE, "--effort", "0.01", "--json"]) == 0
