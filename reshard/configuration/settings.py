@@ -29,7 +29,10 @@ CONFIG_FILE = "reshard.toml"
 
 
 class SettingError(ValueError):
-    """An option, its value, or the file with options is wrong; the message is one line for the user."""
+    """An option around a call is wrong, in the environment or a file, or contradicts another one.
+
+    The message is one line for the user.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Setting:
     def read(self, value: Any, place: str) -> str | bool | None:
         """Returns a value of this option as the program uses it.
 
-        Raises: SettingError in one line that begins with the place.
+        Raises: ValueError in one line that begins with the place.
         """
         if isinstance(self.default, bool):
             return _read_switch(self.name, value, place)
@@ -69,16 +72,16 @@ class Setting:
         try:
             value = value if self.normalized is None else self.normalized(value)
         except ValueError as error:
-            raise SettingError(f"{place}{self.name}: {error}") from None
+            raise ValueError(f"{place}{self.name}: {error}") from None
         if not isinstance(value, str):
-            raise SettingError(f"{place}{self.name}={value!r} is no text")
+            raise ValueError(f"{place}{self.name}={value!r} is no text")
         choices = self.choices()
         if choices and value not in choices:
-            raise SettingError(f"{place}{self.name}={value} is not available; choose from {', '.join(choices)}")
+            raise ValueError(f"{place}{self.name}={value} is not available; choose from {', '.join(choices)}")
         try:
             self.check(value)
         except ValueError as error:
-            raise SettingError(f"{place}{self.name}: {error}") from None
+            raise ValueError(f"{place}{self.name}: {error}") from None
         return value
 
 
@@ -90,7 +93,7 @@ def _read_switch(name: str, value: Any, place: str) -> bool:
         return value
     found = _SWITCH.get(str(value).lower())
     if found is None:
-        raise SettingError(f"{place}{name}={value} is neither true nor false")
+        raise ValueError(f"{place}{name}={value} is neither true nor false")
     return found
 
 
@@ -222,7 +225,7 @@ def validated(options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
 
     Args:
       place: the beginning of the error message, such as "reshard.toml: ".
-    Raises: SettingError for an unknown option or value, in one line.
+    Raises: ValueError for an unknown option or value, in one line.
 
     Example:
       >>> validated({"check": "off"})
@@ -232,25 +235,34 @@ def validated(options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
         if name not in SETTINGS:
             close = difflib.get_close_matches(name, SETTINGS, n=1)
             hint = f"; did you mean {close[0]!r}?" if close and place else ""
-            raise SettingError(f"{place}unknown option {name!r}; known: {', '.join(SETTINGS)}{hint}")
+            raise ValueError(f"{place}unknown option {name!r}; known: {', '.join(SETTINGS)}{hint}")
     return {name: SETTINGS[name].read(value, place) for name, value in options.items()}
 
 
 def resolved(call: Mapping[str, Any] = {}, context: Mapping[str, Any] = {}) -> dict[str, Any]:
     """Returns all options, each from the first place that names it: call, context, environment, file, default.
 
-    Raises: SettingError for an unknown option or value with its place; for a file that cannot be read.
+    Raises: ValueError for an unknown option or value with its place; SettingError, which is one, for those of the
+      environment and the file, and for a file that cannot be read.
 
     Example:
       >>> resolved({"policy": "always"}, {"policy": "better", "check": False})["policy"]
       'always'
     """
-    named = [validated(call), validated(context, "reshard.options: "), _from_environment(), _from_file()]
+    named = [validated(call), validated(context, "reshard.options: "), *_around()]
     found: dict[str, Any] = {name: each.default for name, each in SETTINGS.items()}
     for options in reversed(named):
         found |= options
     _log_from(found["logging_level"])
     return found
+
+
+def _around() -> list[dict[str, Any]]:
+    """Returns the options of the environment and of the file. Raises: SettingError."""
+    try:
+        return [_from_environment(), _from_file()]
+    except ValueError as error:
+        raise SettingError(str(error)) from None
 
 
 def _from_environment() -> dict[str, Any]:
@@ -266,7 +278,7 @@ def _from_file() -> dict[str, Any]:
     except OSError as error:
         if not named and isinstance(error, FileNotFoundError):
             return {}
-        raise SettingError(f"{CONFIG_VARIABLE}: cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+        raise ValueError(f"{CONFIG_VARIABLE}: cannot read {path}: {(error.strerror or str(error)).lower()}") from None
     return validated(_parsed(path, content), f"{path}: ")
 
 
@@ -274,7 +286,7 @@ def _parsed(path: Path, content: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _log_from(level: str | None) -> None:
