@@ -37,6 +37,7 @@ from .weight_updates import WeightUpdate, weight_updates
 
 _RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 _MANUAL = "sdy.manual_computation"
+_MANUAL_HINT = "manual computations keep theirs: choose layouts for their mesh, or write this without one"
 _BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
 _FREE = frozenset({"stablehlo.iota", *CONSTANTS})
 _VIEWS = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.optimization_barrier"})
@@ -127,6 +128,14 @@ class KeptShardingError(DiagnosedError):
         """Returns the error with what to do, in the words of the one who was asked: a pass, a command, a function."""
         first, *others = self.diagnostics
         return KeptShardingError([replace(first, message=f"{first.message}; {hint}"), *others])
+
+
+class ManualShardingError(KeptShardingError):
+    """Such a sharding of a manual computation. No option leaves it out, so the message itself says what to do."""
+
+    def with_hint(self, hint: str) -> KeptShardingError:
+        """Returns the error as it is."""
+        return self
 
 
 @dataclass
@@ -280,6 +289,9 @@ class _Reader:
         if sharding.rank != len(self.tensors[tensor].shape) or sharding.unreduced:
             return False
         if any(sharding.dims) and (problem := self._unusual(sharding, mesh_of(attr, self.meshes))):
+            if where.name == _MANUAL:
+                said = f"the sharding {sharding} of a manual computation {problem}; {_MANUAL_HINT}"
+                raise ManualShardingError(error_at(where, said).diagnostics)
             raise KeptShardingError(error_at(where, f"the sharding {sharding} {problem}").diagnostics)
         mesh = mesh_of(attr, self.meshes)
         order = {} if mesh is None else {name: at for at, name in enumerate(mesh.axis_names)}

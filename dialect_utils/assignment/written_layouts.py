@@ -20,8 +20,9 @@ from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
 from ..analysis.module_analysis import Analysis, analyse
-from ..ir.functions import functions_of, public_functions, signature
+from ..ir.functions import functions_of, public_functions, signature, symbol
 from ..ir.ops import LOOPS, ops_around, ops_in, shape_of, terminator_of
+from ..ir.pipelines import run_pipeline
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
 from ..shardings.annotations import constraints_of
@@ -35,6 +36,7 @@ PRUNED_OPS = 100_000  # of all these propagations together
 ALIASED, DONOR = "tf.aliasing_output", "jax.buffer_donor"
 _MARK = "reshard.assigned"
 _PARTITIONS = "mhlo.num_partitions"
+_VISIBILITY = "sym_visibility"
 _ROUNDS = 4  # in which constraints are added where propagation comes to other layouts
 
 
@@ -77,20 +79,42 @@ def free_of_shardings(module: ir.Module, *, keeps_signatures: bool = False) -> N
                     function.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in kept])
 
 
+def drop_idle_meshes(module: ir.Module, mesh: Mesh) -> None:
+    """Takes out the meshes that nothing names, but for `mesh`: a network need not fit their devices.
+
+    Private functions that nothing calls go, too.
+    """
+    meshes = [each.operation for each in module.body.operations if each.operation.name == "sdy.mesh"]
+    others = [op for op in meshes if module_meshes(module).get(symbol(op)) != mesh]
+    held = {symbol(op): op.attributes.get(_VISIBILITY) for op in others}
+    with module.context, ir.Location.unknown():
+        for op in others:
+            op.attributes[_VISIBILITY] = ir.StringAttr.get("private")
+        run_pipeline(module.operation, "builtin.module(symbol-dce)")
+        for each in module.body.operations:
+            op = each.operation
+            if op.name != "sdy.mesh" or symbol(op) not in held:
+                continue
+            if (before := held[symbol(op)]) is None:
+                del op.attributes[_VISIBILITY]
+            else:
+                op.attributes[_VISIBILITY] = before
+
+
 def mesh_symbol(module: ir.Module, mesh: Mesh) -> str:
     """Returns the symbol of a mesh in a module, which gets it if it has none; in its context."""
     meshes = module_meshes(module)
-    for symbol, each in meshes.items():
+    for name, each in meshes.items():
         if each == mesh:
-            return symbol
-    symbol, number = MESH, 0
-    while symbol in meshes:
+            return name
+    name, number = MESH, 0
+    while name in meshes:
         number += 1
-        symbol = f"{MESH}_{number}"
+        name = f"{MESH}_{number}"
     with ir.InsertionPoint.at_block_begin(module.body):
-        axes = [sdy.MeshAxisAttr.get(name, size) for name, size in mesh.axes]
-        sdy.MeshOp(symbol, sdy.MeshAttr.get(axes, device_ids=list(mesh.device_ids or ())))
-    return symbol
+        axes = [sdy.MeshAxisAttr.get(axis, size) for axis, size in mesh.axes]
+        sdy.MeshOp(name, sdy.MeshAttr.get(axes, device_ids=list(mesh.device_ids or ())))
+    return name
 
 
 @dataclass

@@ -535,11 +535,13 @@ def _options(main, devices: list, env_options: dict):
 
 
 def _main_function(module) -> Any:
-    """Returns the module's entry: the function `main`, else the only public one."""
+    """Returns the module's entry: the function `main`, else the first one. Raises: ValueError if there is none."""
     from jaxlib.mlir import ir
 
     functions = [op for op in module.body.operations if op.operation.name == "func.func"]
     named_main = [f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == "main"]
+    if not functions:
+        raise ValueError("the module has no function @main, with which XLA begins")
     return (named_main or functions)[0]
 
 

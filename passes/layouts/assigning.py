@@ -19,7 +19,7 @@ from reshard.dialect_utils.assignment.factored_modules import (
     factored_module,
     inline_calls_of,
 )
-from reshard.dialect_utils.assignment.written_layouts import free_of_shardings, write_layouts
+from reshard.dialect_utils.assignment.written_layouts import drop_idle_meshes, free_of_shardings, write_layouts
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, error_at
 from reshard.dialect_utils.ir.ops import replace_content
 from reshard.dialect_utils.platform import compat, progress
@@ -154,6 +154,7 @@ def chosen(
         return kept
     if not keeps_annotations:
         free_of_shardings(module, keeps_signatures=keeps_signature)
+    drop_idle_meshes(module, mesh)
     inline_calls_of(module)
     progress.at("assign-layouts: the program as ops with factors")
     factored = factored_module(module, mesh, separate_weights=separate_weights(tactics))

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reshard.compiling.optimizing import optimized_module, source_of
+from reshard.compiling.optimizing import as_measured, optimized_module, refuse_contradictions, source_of
 from reshard.configuration import contexts
 from reshard.configuration.settings import resolved
 from reshard.dialect_utils.ir.module_files import ModuleFile
-from reshard.dialect_utils.platform import progress
+from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.typed import asm_of
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
@@ -145,13 +145,16 @@ def of_source(
         given["topology"] = network.topology
     if network.memory_limit is not None:
         given["memory_limit"] = network.memory_limit
-    settings = resolved(given, dict(contexts.current().options))
+    settings = as_measured(resolved(given, dict(contexts.current().options)))
+    if with_ours:
+        refuse_contradictions(settings)  # before the long search
     with (
         make_context() as context,
         ir.Location.unknown(context),
         progress.shown(f"reshard: {name}", settings["progress"]),
     ):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        source = compat.bytecode(module)  # whatever form it came in
         budget = max(2, round(min(BUDGET * effort, MOST_BUDGET)))
         limits = {"most": most, "budget": budget, "may_change": may_change}
         adviser = Adviser(module, name, child, network, **limits)
@@ -159,22 +162,24 @@ def of_source(
     if with_ours and found.stock is not None:
         sources = [source, *([] if found.module is None else [found.module])]
         optimized = [optimized_module(each, settings, name, is_from_jax=is_from_jax).content for each in sources]
-        found = _beside_ours(found, [adviser.measured("", adviser.compiled(each)) for each in optimized])
+        titles = ("as it came, optimized", "with changes, optimized")
+        compiled = [(title, adviser.compiled(each)) for title, each in zip(titles, optimized)]
+        found = _beside_ours(found, [adviser.measured(*each) if each[1].is_ok else None for each in compiled])
     return Advice(found)
 
 
-def _beside_ours(found: advising.Advice, optimized: Sequence[Measured]) -> advising.Advice:
-    """Returns the advice with the forms after `optimize`: of the program as it came, and of the changed one, if any.
+def _beside_ours(found: advising.Advice, optimized: Sequence[Measured | None]) -> advising.Advice:
+    """Returns the advice with the forms after `optimize`: of the program as it came, and of the changed one, if any;
+    None for one that XLA does not compile.
 
     Nothing is advised if the changed program is no faster than what `optimize` makes of the program as it came.
     """
-    titles = ("as it came, optimized", "with changes, optimized")
-    named = [replace(each, title=title) for each, title in zip(optimized, titles)]
-    found = replace(found, forms=(*found.forms, *named))
-    if not found.changes:
+    as_it_came = optimized[0]
+    found = replace(found, forms=(*found.forms, *(each for each in optimized if each is not None)))
+    if not found.changes or as_it_came is None:
         return found
-    fastest = min(each.time.seconds for each in found.forms if each is not named[0])
-    if fastest < named[0].time.seconds * (1 - LEAST_GAIN):
+    fastest = min(each.time.seconds for each in found.forms if each is not as_it_came)
+    if fastest < as_it_came.time.seconds * (1 - LEAST_GAIN):
         return found
     problem = "reshard-opt makes the program as it came as fast as any change; --stock-only advises without it"
     return replace(found, changes=(), module=None, problem=problem)

@@ -15,7 +15,15 @@ from typing import Any
 from reshard.compiling.advising import site_network
 from reshard.compiling.ahead_of_time import AheadOfTime
 from reshard.compiling.call_arguments import DONATED, STATIC, Argument, Call, Parameters, key_of
-from reshard.compiling.optimizing import Report, Result, network_asked_for, optimize, optimized_module, target_of
+from reshard.compiling.optimizing import (
+    Report,
+    Result,
+    network_asked_for,
+    optimize,
+    optimized_module,
+    refuse_contradictions,
+    target_of,
+)
 from reshard.compiling.pinning import pinned_structs
 from reshard.configuration import contexts
 from reshard.configuration.settings import SETTINGS, resolved
@@ -26,6 +34,8 @@ from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.driver.base import Session
+from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.layouts import choice_text
 from reshard.passes.layouts.assigning import assign_again
 from reshard.passes.layouts.choosing import MOST_COMPILED, Choice, Chooser, meshes_for
@@ -250,7 +260,8 @@ def _jit_options() -> set[str]:
 
 
 class AutoJitted:
-    """What `reshard.jit(f, in_shardings=reshard.AUTO)` returns: a program is made for each kind of arguments.
+    """What `reshard.jit(f, in_shardings=reshard.AUTO)` returns: a program is made for each kind of arguments. Inside
+    another trace (`jax.grad`, `vmap`, an outer `jit`) it works like `jax.jit`, since layouts are of whole programs.
 
     `program(*args, **kwargs)` returns the `Automatic` for arguments; a call puts the arguments where it takes them, and
     runs it. Another value of a static argument is another program.
@@ -262,6 +273,13 @@ class AutoJitted:
         self._jit_options = {name: each for name, each in options.items() if name not in OPTIONS}
         self._parameters = _parameters_of(fun, self._jit_options)
         self._programs: dict[Any, Automatic] = {}
+
+    @functools.cached_property
+    def _traced(self) -> Callable:
+        """Returns the function for calls inside another trace."""
+        import jax
+
+        return jax.jit(self._parameters.fun, **self._jit_options)
 
     def program(self, *args: Any, **kwargs: Any) -> Automatic:
         """Returns the program for arguments of these shapes and types; the first time it is made, which takes time."""
@@ -277,6 +295,10 @@ class AutoJitted:
         return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import jax
+
+        if any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves((args, kwargs))):
+            return self._traced(*args, **kwargs)
         call = self._parameters.call(args, kwargs)
         program = self._program(call)
         return program.compiled(*program._put(call))
@@ -310,12 +332,14 @@ def choose(
     """
     deadline = time.monotonic() + budget_s
     settings = resolved(_given(network), dict(contexts.current().options))
+    refuse_contradictions(settings, is_run=True)
     with (
         make_context() as context,
         ir.Location.unknown(context),
         progress.shown(f"reshard: {name}", settings["progress"]),
     ):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        _import(module)
         child = child or shared_child()
         if target is not None and target.is_ahead_of_time:
             judge = AheadOfTime(child, network, target)
@@ -337,6 +361,11 @@ def choose(
             takes_interrupts,
         )
         return chooser.choice(meshes, compiled_meshes)
+
+
+def _import(module: ir.Module) -> None:
+    """Gives a module Shardy's shardings in place of those in strings, which XLA obeys and no layout here would."""
+    Pipeline.parse("import-gspmd").run(module, Session())
 
 
 def _given(network: SiteNetwork) -> dict[str, Any]:
@@ -408,6 +437,8 @@ def _compiled(
     if target is not None:
         given["compile_for"] = target
     result = optimize(compat.lowered_with_module(lowered, content), **given)
+    with compat.shardy_partitioner():  # the layouts are Shardy's, whether or not a site was rewritten
+        compiled = result.compile()
     by_name = {each.name: sharding for each, sharding in zip(call.dynamic, in_shardings) if each.is_keyword}
     return Automatic(
         mesh,
@@ -415,7 +446,7 @@ def _compiled(
         by_name,
         out_shardings,
         result.lowered,
-        result.compile(),
+        compiled,
         choice,
         result,
         parameters,
@@ -440,5 +471,6 @@ def _with_layouts(lowered: Any, choice: Choice) -> bytes:
     """Returns the module of a program whose arguments and results have shardings, with the layouts inside."""
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(compat.bytecode(lowered.compiler_ir("stablehlo")), context)
+        _import(module)
         assign_again(module, choice.best.mesh, choice.network, choice.best.assigned)
         return compat.bytecode(module)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reshard.compiling.automatic import AUTO, OPTIONS, AutoJitted
-from reshard.compiling.optimizing import Optimized, Report, optimized_module, target_in
+from reshard.compiling.optimizing import Optimized, Report, optimized_module, refuse_contradictions, target_in
 from reshard.configuration import contexts
 from reshard.configuration.contexts import Context
-from reshard.configuration.settings import resolved, validated
+from reshard.configuration.settings import SETTINGS, resolved, validated
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import compat, jax_seam
 from reshard.passes.sites.network import topology_of
@@ -114,15 +114,14 @@ def enabled(**options: Any) -> Iterator[list[Program]]:
 @contextlib.contextmanager
 def _enabled(given: dict[str, Any]) -> Iterator[list[Program]]:
     inside = _Enabled(contexts.current().options).with_options(given)
-    # A bad value in the environment or the file is an error here, not inside jax.
-    resolved({}, dict(inside.options))
+    # A bad value in the environment or the file, or one that contradicts another, is an error here, not inside jax.
+    refuse_contradictions(resolved({}, dict(inside.options)), is_run=True)
     with jax_seam.rewriting(inside):  # pyright: ignore[reportArgumentType]  # the protocol gives its result no type
         yield inside.programs
 
 
 def _for_xla(options: dict[str, Any]) -> dict[str, Any]:
-    if options.get("emit") == "sdy":
-        raise ValueError("XLA does not read the collectives of emit=sdy; choose auto, manual or local")
+    refuse_contradictions({name: each.default for name, each in SETTINGS.items()} | options, is_run=True)
     return options
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from reshard.compiling import child_process, module_dumps
 from reshard.configuration import contexts
-from reshard.configuration.settings import SETTINGS, resolved
+from reshard.configuration.settings import SETTINGS, SettingError, resolved
 from reshard.dialect_utils.ir import module_files, shardy_limits
 from reshard.dialect_utils.ir.module_files import ModuleFile
 from reshard.dialect_utils.platform import compat, jax_seam, progress
@@ -26,7 +26,7 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.jobs import agreement, shared_planning
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
-from reshard.passes.driver.registry import COMPARED
+from reshard.passes.driver.registry import COMPARED, MANUAL
 from reshard.passes.results import report, result_cache
 from reshard.passes.results.checks import effort_of, is_changed, run_and_checked
 from reshard.passes.results.result_cache import Output
@@ -475,13 +475,33 @@ def _platform_of(devices: Sequence[Any]) -> str:
     return platform if platform != CPU or is_in_one_process else GLOO
 
 
+def refuse_contradictions(settings: Mapping[str, Any], is_run: bool = False) -> None:
+    """Raises: SettingError if a setting decides nothing beside another one.
+
+    Args:
+      is_run: whether XLA is to compile what `optimize` writes.
+    """
+    if is_run and settings["emit"] == "sdy":
+        raise SettingError("XLA does not read the collectives of emit=sdy; choose auto, manual or local")
+    if settings["emit"] != "local":
+        return
+    for name in ("policy", "oracle"):
+        if settings[name] != SETTINGS[name].default:
+            what = f"{name}={settings[name]!r} decides nothing with emit='local', which rewrites everything"
+            raise SettingError(what)
+
+
+def as_measured(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns settings with which `optimize` writes what XLA reads, for those who measure it but do not hand it out."""
+    return {**settings, "emit": MANUAL} if settings["emit"] == "sdy" else settings
+
+
 def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
+    refuse_contradictions(settings)
     given = {name: settings[name] for name in _OF_PASSES if settings[name] not in (SETTINGS[name].default, UNKNOWN)}
     if "memory_limit" in given:
         given["memory_limit"] = str(byte_size(given["memory_limit"]))
     options = {name.replace("_", "-"): value for name, value in given.items()}
-    if settings["emit"] == "local" and (idle := [name for name in ("policy", "oracle") if name in given]):
-        raise ValueError(f"{idle[0]}={given[idle[0]]!r} decides nothing with emit='local', which rewrites everything")
     # The devices' own, no setting; without devices, those of the network.
     platform = settings.get("platform") or SiteNetwork(given.get("topology", UNKNOWN)).platform
     if platform != CPU:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reshard.compiling.advising import site_network
-from reshard.compiling.optimizing import optimized_module, source_of
+from reshard.compiling.optimizing import as_measured, optimized_module, source_of
 from reshard.configuration import contexts
 from reshard.configuration.settings import resolved
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, error_at
@@ -234,6 +234,7 @@ def of_source(
         progress.shown(f"reshard: {name}", settings["progress"]),
     ):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        source = compat.bytecode(module)  # whatever form it came in
         mesh = mesh_to_place(module)
         placer = _Placer(
             source, name, mesh, topology.fitted(mesh.size), child or shared_child(), is_from_jax, options or {}
@@ -313,7 +314,7 @@ class _Placer:
     def _with_ours(self, place: Place) -> Place:
         progress.at(f"optimizing for {place.text}")
         network = self._network(place.device_ids)
-        settings = resolved({**self.options, "topology": network}, dict(contexts.current().options))
+        settings = as_measured(resolved({**self.options, "topology": network}, dict(contexts.current().options)))
         content = optimized_module(self.source, settings, self.name, is_from_jax=self.is_from_jax).content
         ours = self.compiled(content)
         if not ours.is_ok:

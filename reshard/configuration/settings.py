@@ -28,6 +28,13 @@ CONFIG_VARIABLE = "RESHARD_CONFIG"
 CONFIG_FILE = "reshard.toml"
 
 
+class SettingError(ValueError):
+    """An option around a call is wrong, in the environment or a file, or contradicts another one.
+
+    The message is one line for the user.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One option.
@@ -235,18 +242,27 @@ def validated(options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
 def resolved(call: Mapping[str, Any] = {}, context: Mapping[str, Any] = {}) -> dict[str, Any]:
     """Returns all options, each from the first place that names it: call, context, environment, file, default.
 
-    Raises: ValueError for an unknown option or value with its place; for a file that cannot be read.
+    Raises: ValueError for an unknown option or value with its place; SettingError, which is one, for those of the
+      environment and the file, and for a file that cannot be read.
 
     Example:
       >>> resolved({"policy": "always"}, {"policy": "better", "check": False})["policy"]
       'always'
     """
-    named = [validated(call), validated(context, "reshard.options: "), _from_environment(), _from_file()]
+    named = [validated(call), validated(context, "reshard.options: "), *_around()]
     found: dict[str, Any] = {name: each.default for name, each in SETTINGS.items()}
     for options in reversed(named):
         found |= options
     _log_from(found["logging_level"])
     return found
+
+
+def _around() -> list[dict[str, Any]]:
+    """Returns the options of the environment and of the file. Raises: SettingError."""
+    try:
+        return [_from_environment(), _from_file()]
+    except ValueError as error:
+        raise SettingError(str(error)) from None
 
 
 def _from_environment() -> dict[str, Any]:

@@ -438,6 +438,26 @@ class TestMistakes:
         with pytest.raises(ValueError, match="XLA does not read the collectives of emit=sdy"):
             reshard.jit(jnp.sin, reshard_options={"emit": "sdy"})
 
+    def test_what_xla_does_not_read_from_around(self, mesh, monkeypatch):
+        array = jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("x")))
+        said = "XLA does not read the collectives of emit=sdy; choose auto, manual or local"
+        with reshard.options(emit="sdy"):
+            with pytest.raises(ValueError, match=said), reshard.enabled():
+                pass
+            with pytest.raises(ValueError, match=said):
+                reshard.auto(lambda a: a + 3, array, mesh="x=8")
+        monkeypatch.setenv("RESHARD_EMIT", "sdy")
+        with pytest.raises(ValueError, match=said):
+            reshard.jit(lambda a: a + 3)(array)
+
+    def test_options_that_contradict_each_other(self, mesh):
+        said = "policy='always' decides nothing with emit='local'"
+        with pytest.raises(ValueError, match=said):
+            reshard.jit(jnp.sin, reshard_options={"emit": "local", "policy": "always"})
+        array = jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("x")))
+        with reshard.options(policy="always"), pytest.raises(ValueError, match=said):
+            reshard.jit(lambda a: a + 4, reshard_options={"emit": "local"})(array)
+
     def test_an_option_of_jax_that_is_none(self):
         with pytest.raises(TypeError, match="static_argnum"):
             reshard.jit(jnp.sin, static_argnum=0)

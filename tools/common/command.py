@@ -100,10 +100,21 @@ def run(work: Callable[[], int], tool: str, arguments: Sequence[str], is_process
             return _failed(f"<stdout>: error: {(error.strerror or '').lower()}")
         if isinstance(error, ModuleNotFoundError) and (said := _missing(error)):
             return _failed(f"{tool}: error: {said}")
+        if _is_of_settings(error):
+            return _failed(f"{tool}: error: {error}")
         from reshard.tools.common.reproducer import Reproducer, report_crash
 
         report_crash(error, Reproducer(tool, arguments))
         return 1
+
+
+def _is_of_settings(error: Exception) -> bool:
+    """Returns whether an error says that an option in the environment or in a file is wrong."""
+    if not isinstance(error, ValueError):
+        return False
+    from reshard.configuration.settings import SettingError
+
+    return isinstance(error, SettingError)
 
 
 @contextlib.contextmanager

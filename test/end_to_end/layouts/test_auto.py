@@ -384,3 +384,41 @@ def test_a_static_argument_and_one_that_is_left_out_cannot_be_pinned(rows_and_co
     for times, said in ({"times": 2}, "'times', a static argument"), ({}, "leaves it at its default"):
         with pytest.raises(ValueError, match=said):
             reshard.auto(scaled, x, scale, **given, **times, pinned={"times": PartitionSpec()})
+
+
+def test_in_another_trace_a_function_with_auto_works_like_one_of_jit():
+    def scaled(x, times):
+        return (jnp.tanh(x) * times).sum()
+
+    how = {"static_argnums": 1, "reshard_options": {"mesh": "x=8", "compiled_meshes": 1}}
+    function, stock = reshard.jit(scaled, in_shardings=reshard.AUTO, **how), jax.jit(scaled, static_argnums=1)
+    x = jnp.arange(64.0).reshape(8, 8) / 64
+    np.testing.assert_allclose(jax.grad(function)(x, 2), jax.grad(stock)(x, 2), rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(lambda row: function(row, 3))(x), jax.vmap(lambda row: stock(row, 3))(x))
+    np.testing.assert_allclose(jax.jit(lambda x: function(x, 2) + 1)(x), stock(x, 2) + 1, rtol=1e-6)
+    assert jax.eval_shape(lambda x: function(x, 2), x).shape == ()
+    np.testing.assert_allclose(function(x, 2), stock(x, 2), rtol=1e-6)
+
+
+def test_a_program_runs_if_jax_lowers_for_gspmd():
+    mesh, x, w = (
+        Mesh(np.array(jax.devices()[:8]), ("axis_0",)),
+        jnp.arange(256.0).reshape(16, 16) / 256,
+        jnp.ones((16, 16)),
+    )
+
+    def free(x, w):
+        return jnp.tanh(x @ w)
+
+    def constrained(x, w):
+        return jax.lax.with_sharding_constraint(free(x, w), jax.NamedSharding(mesh, PartitionSpec(None, "axis_0")))
+
+    before = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        for function in (free, constrained):
+            program = reshard.auto(function, x, w, mesh={"axis_0": 8})
+            assert agrees(program(x, w), free(x, w))
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", before)
+    assert program.out_shardings.spec == PartitionSpec(None, "axis_0")

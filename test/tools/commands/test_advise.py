@@ -26,6 +26,23 @@ func.func public @main(%arg0: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@m
 }
 """  # noqa: E501
 
+HLO = """HloModule step, num_partitions=8
+
+ENTRY main.1 {
+  x.1 = f32[64,64]{1,0} parameter(0), sharding={devices=[4,2]<=[8]}
+  tanh.1 = f32[64,64]{1,0} tanh(x.1)
+  ROOT moved.1 = f32[64,64]{1,0} custom-call(tanh.1), custom_call_target="Sharding", sharding={devices=[8,1]<=[8]}
+}
+"""
+
+
+def test_a_module_may_be_hlo_text(capsys, tmp_path):
+    module = tmp_path / "step.hlo"
+    module.write_text(HLO)
+    assert tool.main(["advise", str(module), "--topology", "h100:1x8", "--effort", "0.01", "--json"]) == 0
+    titles = [each["title"] for each in json.loads(capsys.readouterr().out)["forms"]]
+    assert {"as it came", "as it came, optimized"} <= {*titles}
+
 
 def test_the_flags_have_the_defaults_of_the_function():
     flags = parse_flags(["advise", "step.mlir"])
@@ -65,6 +82,20 @@ def test_no_module_is_written_if_nothing_is_advised(capsys, tmp_path):
     output = tmp_path / "better.mlir"
     assert tool.main(["advise", EXAMPLE, "--topology", "h100:2x4", "-o", str(output)]) == 0
     assert "no module is written, since nothing is advised" in capsys.readouterr().err and not output.exists()
+
+
+def test_a_file_with_several_modules_has_no_function_to_begin_with(capsys, tmp_path):
+    module = tmp_path / "several.mlir"
+    module.write_text("module { }\n// -----\nmodule { }\n")
+    assert tool.main(["advise", str(module)]) == 1
+    assert "ValueError: the module has no function @main, with which XLA begins" in capsys.readouterr().err
+
+
+def test_a_form_that_xla_does_not_read_is_written_as_one_that_it_reads(capsys, monkeypatch):
+    monkeypatch.setenv("RESHARD_EMIT", "sdy")
+    assert tool.main(["advise", EXAMPLE, "--effort", "0.01", "--json"]) == 0
+    forms = {each["title"]: each for each in json.loads(capsys.readouterr().out)["forms"]}
+    assert forms["as it came, optimized"]["bytes_received"] < forms["as it came"]["bytes_received"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,15 @@ MLP = """func.func public @main(%up: tensor<64x128xf32>, %x: tensor<256x64xf32>)
 }
 """  # noqa: E501
 
+HLO = """HloModule step, num_partitions=8
+
+ENTRY main.1 {
+  x.1 = f32[64,64]{1,0} parameter(0), sharding={devices=[4,2]<=[8]}
+  tanh.1 = f32[64,64]{1,0} tanh(x.1)
+  ROOT moved.1 = f32[64,64]{1,0} custom-call(tanh.1), custom_call_target="Sharding", sharding={devices=[8,1]<=[8]}
+}
+"""
+
 
 @pytest.fixture
 def module(tmp_path):
@@ -101,6 +110,47 @@ def test_a_sharding_on_another_mesh_may_be_left_out(module, capsys):
     said = capsys.readouterr().err
     assert 'is on the mesh <["a"=8]>, and layouts are chosen for <["x"=8]>; --free leaves such shardings out' in said
     assert tool.main(["auto", str(module), "--mesh", "x=8", "--free"]) == 0
+
+
+def test_a_mesh_that_is_left_out_need_not_fit_the_network(module, capsys, tmp_path):
+    split = '%up: tensor<64x128xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}'
+    module.write_text('sdy.mesh @mesh = <["a"=8]>\n' + MLP.replace("%up: tensor<64x128xf32>", split))
+    written = tmp_path / "written.mlir"
+    network = ["--topology", "h100:1x4"]
+    assert tool.main(["auto", str(module), "--mesh", "x=4", "--free", *network, "-o", str(written)]) == 0
+    assert 'sdy.mesh @mesh = <["x"=4]>' in written.read_text() and '"a"' not in written.read_text()
+    assert tool.main(["traffic", str(written), "--stock-only", *network]) == 0
+    capsys.readouterr()
+
+
+def test_shardings_of_gspmd_are_kept_or_left_out_as_those_of_shardy(capsys, tmp_path):
+    module, written = tmp_path / "step.hlo", tmp_path / "written.mlir"
+    module.write_text(HLO)
+    assert tool.main(["auto", str(module), "--mesh", "x=8"]) == 1
+    said = 'is on the mesh <["axis_0"=4, "axis_1"=2]>, and layouts are chosen for <["x"=8]>; --free leaves such'
+    assert said in capsys.readouterr().err
+    assert tool.main(["auto", str(module), "--mesh", "axis_0=4,axis_1=2", "--json"]) == 0
+    (first, *_) = json.loads(capsys.readouterr().out)["arguments"]
+    assert first["sharding"] == "P('axis_0', 'axis_1')"
+    assert tool.main(["auto", str(module), "--mesh", "x=4", "--free", "-o", str(written)]) == 0
+    text = written.read_text()
+    assert "mhlo.sharding" not in text and "axis_0" not in text and "@Sharding" not in text
+    capsys.readouterr()
+
+
+def test_a_manual_computation_on_another_mesh_is_an_error_that_says_what_helps(module, capsys):
+    module.write_text("""sdy.mesh @mesh = <["a"=8]>
+    func.func public @main(%x: tensor<16xf32>) -> tensor<16xf32> {
+      %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"a"}]>] out_shardings=[<@mesh, [{"a"}]>]
+        manual_axes={"a"} (%y: tensor<2xf32>) { sdy.return %y : tensor<2xf32> } : (tensor<16xf32>) -> tensor<16xf32>
+      return %0 : tensor<16xf32>
+    }""")
+    for free in ([], ["--free"]):
+        assert tool.main(["auto", str(module), "--mesh", "x=8", *free]) == 1
+        said = capsys.readouterr().err
+        assert 'of a manual computation is on the mesh <["a"=8]>, and layouts are chosen for <["x"=8]>; manual' in said
+        assert "choose layouts for their mesh" in said and "--free" not in said
+    assert tool.main(["auto", str(module), "--mesh", "a=8", "--free"]) == 0
 
 
 def test_tactics_say_what_axes_are_for(module, capsys):

@@ -27,6 +27,23 @@ def module(tmp_path):
     return path
 
 
+HLO = """HloModule step, num_partitions=8
+
+ENTRY main.1 {
+  x.1 = f32[64,64]{1,0} parameter(0), sharding={devices=[4,2]<=[8]}
+  tanh.1 = f32[64,64]{1,0} tanh(x.1)
+  ROOT moved.1 = f32[64,64]{1,0} custom-call(tanh.1), custom_call_target="Sharding", sharding={devices=[8,1]<=[8]}
+}
+"""
+
+
+def test_a_module_may_be_hlo_text(capsys, tmp_path):
+    module = tmp_path / "step.hlo"
+    module.write_text(HLO)
+    assert tool.main(["place", str(module), "--topology", "h100:1x8", "--compiled", "1"]) == 0
+    assert "placement of the mesh axis_0=4, axis_1=2" in capsys.readouterr().out
+
+
 def test_an_axis_with_large_sums_is_placed_inside_the_nodes(module, capsys):
     assert tool.main(["place", str(module), "--topology", "h100:2x4"]) == 0
     text = capsys.readouterr().out

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from reshard.tools import reshard
 from reshard.tools.common import command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,6 +28,27 @@ def start(tool: str, *arguments: str, without: tuple[str, ...] = (), **options) 
     return subprocess.Popen(
         [sys.executable, "-c", program, *arguments], cwd=ROOT, text=True, stderr=subprocess.PIPE, **options
     )
+
+
+@pytest.mark.parametrize(
+    "end", [["advise"], ["place", "--topology", "h100:1x8"], ["auto", "--mesh", "x=8"], ["traffic"]]
+)
+@pytest.mark.parametrize(
+    "variables, said",
+    [
+        ({"RESHARD_POLICY": "foo"}, "RESHARD_POLICY: policy=foo is not available; choose from better, strict, always"),
+        ({"RESHARD_CONFIG": "no.toml"}, "RESHARD_CONFIG: cannot read no.toml: no such file or directory"),
+    ],
+)
+def test_a_wrong_option_in_the_environment_is_no_fault_of_ours(capsys, monkeypatch, tmp_path, variables, said, end):
+    module = tmp_path / "step.mlir"
+    module.write_text("func.func public @main(%a: tensor<8xf32>) -> tensor<8xf32> { return %a : tensor<8xf32> }")
+    if end[0] == "place":
+        module.write_text('sdy.mesh @mesh = <["x"=8]>\n' + module.read_text())
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert reshard.main([end[0], str(module), *end[1:]]) == 1
+    assert capsys.readouterr().err == f"reshard: error: {said}\n"
 
 
 @pytest.mark.parametrize(
