@@ -296,8 +296,9 @@ class AutoJitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import jax
+        from jax.core import Tracer
 
-        if any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves((args, kwargs))):
+        if any(isinstance(each, Tracer) for each in jax.tree.leaves((args, kwargs))):
             return self._traced(*args, **kwargs)
         call = self._parameters.call(args, kwargs)
         program = self._program(call)
