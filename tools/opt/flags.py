@@ -69,6 +69,10 @@ def parse_flags(argv: list[str]) -> tuple[argparse.Namespace, argparse.ArgumentP
         parser.error("--pass-pipeline cannot be combined with flags of single passes")
     if flags.compile_for and flags.emit in _NOT_COMPARED and (flags.check or flags.emit == "sdy"):
         parser.error(_NOT_COMPARED[flags.emit])
+    for name, default in (("policy", "better"), ("oracle", "lone")):
+        given = getattr(flags, name)
+        if flags.emit == "local" and given not in (None, default):
+            parser.error(f"--{name}={given} decides nothing with --emit=local, which rewrites everything")
     if flags.mesh and not flags.auto_partition:
         parser.error("--mesh needs --auto-partition; other passes work on the meshes of the module")
     if flags.report_file and not flags.report:

@@ -68,6 +68,7 @@ def run(*arguments) -> int:
         (["--strip-findings", "--policy=always"], "no pass of builtin.module(strip-findings) has an option 'policy'"),
         (["--report=svg"], "invalid choice: 'svg'"),
         (["--report-file=x"], "--report-file needs --report"),
+        (["--emit=local", "--policy=always"], "--policy=always decides nothing with --emit=local"),
         (["--report-file=x", "--report=json", "-o", "x"], "-o and --report-file both write x; choose two files"),
         (["--topology=h10"], 'unknown topology "h10"; did you mean h100'),
         (["--effort=0"], "'0' is no whole number of 1 or more"),
