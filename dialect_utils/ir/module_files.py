@@ -21,6 +21,7 @@ SPLIT_MARKER = "// -----"
 _BYTECODE_MAGIC = b"ML\xefR"
 _PORTABLE_PRODUCER = b"StableHLO_v"
 _HLO_HEAD = re.compile(rb"(\s|//[^\n]*\n)*HloModule\s")
+_COMPILED_HLO = re.compile(_HLO_HEAD.pattern + rb"[^\n]*\bis_scheduled=true\b")
 _DYNAMIC = re.compile(r"[<x]\?x")
 _VERSION = re.compile(rb"StableHLO_v(\d+\.\d+\.\d+)")
 
@@ -192,6 +193,9 @@ def _exported_artifact(file: ModuleFile) -> bytes:
 def _stablehlo_of_hlo(file: ModuleFile) -> bytes:
     from ..platform import compat
 
+    if _COMPILED_HLO.match(file.content):
+        hint = note("pass what it was compiled from, such as `lowered.as_text()` of `lowered = jax.jit(f).lower(...)`")
+        raise _unreadable(file, "this HLO is a compiled program (is_scheduled=true): XLA has partitioned it", hint)
     try:
         return compat.stablehlo_of_hlo(file.text)
     except ImportError:
