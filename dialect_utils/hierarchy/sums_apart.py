@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reshard.synthesis.hierarchy.device_groups import Groups
 from reshard.synthesis.network.topology import Topology
 
 from ..ir.ops import dense_elements, producer_of
@@ -36,11 +37,12 @@ class _Sum:
     """A sum among those of one block that XLA may put together.
 
     Attributes:
-      depth: how many loops it is behind. held_bytes: what waits if it waits; 0 for a small one.
+      groups: device ids. depth: how many loops it is behind. held_bytes: what waits if it waits; 0 for a small one.
       number, needs: its own number among the sums, and those of the sums that it needs, as bits.
     """
 
     op: ir.Operation
+    groups: Groups
     depth: int
     held_bytes: int
     number: int
@@ -57,25 +59,24 @@ def keep_apart(root: ir.Operation, topology: Topology) -> list[ir.Operation]:
     Returns: the sums with another order of groups.
     """
     meshes, prices = module_meshes(root), Prices(topology)
-    alike: dict[tuple, list[tuple[ir.Operation, int]]] = {}
+    alike: dict[tuple, list[tuple[ir.Operation, Groups, int]]] = {}
     for op, mesh in in_islands(root, {_SUM}):
-        if isinstance(mesh, NotPlannable) or not isinstance(op.attributes[_GROUPS], ir.DenseIntElementsAttr):
+        if isinstance(mesh, NotPlannable) or (member := read(op, meshes)) is None:
             continue
-        if (member := read(op, meshes)) is not None:
-            moved = member.collective
-            held_bytes = 0 if prices.is_small(moved, mesh.devices) else moved.bytes_before
-            alike.setdefault((op.block, member.key), []).append((op, held_bytes))
+        moved = member.collective
+        held_bytes = 0 if prices.is_small(moved, mesh.devices) else moved.bytes_before
+        alike.setdefault((op.block, member.key), []).append((op, moved.groups, held_bytes))
     changed, depths = [], _Depths()
     for (block, _), members in alike.items():
-        if len(members) == 1 or not any(held_bytes for _, held_bytes in members):
+        if len(members) == 1 or not any(held_bytes for _, _, held_bytes in members):
             continue
-        needs = needs_of(block, [op for op, _ in members])
+        needs = needs_of(block, [op for op, _, _ in members])
         sums = [
-            _Sum(op, depths.of(block, op), held_bytes, number, needs[number])
-            for number, (op, held_bytes) in enumerate(members)
+            _Sum(op, groups, depths.of(block, op), held_bytes, number, needs[number])
+            for number, (op, groups, held_bytes) in enumerate(members)
         ]
-        places = _places(sums, len(_listed(sums[0].op)))
-        changed += [each.op for each in sums if _is_moved_on(each.op, places[each.depth])]
+        places = _places(sums, len(sums[0].groups))
+        changed += [each.op for each in sums if _is_moved_on(each, places[each.depth])]
     return changed
 
 
@@ -85,7 +86,7 @@ def _places(sums: Sequence[_Sum], most: int) -> dict[int, int]:
 
     Example: a large sum, a small one behind a loop and another one behind two loops, of two groups each.
 
-      >>> sums = [_Sum(None, 0, 4096, 0, 0), _Sum(None, 1, 0, 1, 0), _Sum(None, 2, 4096, 2, 0)]
+      >>> sums = [_Sum(None, (), 0, 4096, 0, 0), _Sum(None, (), 1, 0, 1, 0), _Sum(None, (), 2, 4096, 2, 0)]
       >>> _places(sums, 2)
       {0: 0, 1: 1, 2: 1}
     """
@@ -104,14 +105,11 @@ def _places(sums: Sequence[_Sum], most: int) -> dict[int, int]:
     return found
 
 
-def _listed(op: ir.Operation) -> np.ndarray:
-    return np.array(ir.DenseIntElementsAttr(op.attributes[_GROUPS]))
-
-
-def _is_moved_on(op: ir.Operation, places: int) -> bool:
+def _is_moved_on(each: _Sum, places: int) -> bool:
     """Lists groups from another one on, and returns whether that changes anything."""
     if places:
-        op.attributes[_GROUPS] = dense_elements(np.ascontiguousarray(np.roll(_listed(op), -places, axis=0)))
+        listed = np.array(each.groups, np.int64)
+        each.op.attributes[_GROUPS] = dense_elements(np.ascontiguousarray(np.roll(listed, -places, axis=0)))
     return bool(places)
 
 

@@ -33,8 +33,8 @@ def test_random_programs_give_the_same():
 
 @pytest.mark.draws
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(30_000, 31_000, 50))
+@pytest.mark.parametrize("start", range(30_000, 31_000, 25))
 def test_many_random_programs_give_the_same(start):
-    outcomes = checked(WORKER, start, 50)
+    outcomes = checked(WORKER, start, 25)
     assert_written(outcomes)
-    assert sum(row["conversions"] for row in outcomes) >= 25
+    assert sum(row["conversions"] for row in outcomes) >= 12

@@ -56,10 +56,10 @@ def test_random_programs_give_the_same():
 
 @pytest.mark.draws
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(30_000, 31_500, 50))
+@pytest.mark.parametrize("start", range(30_000, 31_000, 25))
 def test_many_random_programs_give_the_same(start):
-    outcomes = checked(WORKER, start, 50)
+    outcomes = checked(WORKER, start, 25)
     assert_right(outcomes)
-    assert sum(row["decomposed"] for row in outcomes) >= 10
-    assert sum(row["joined"] for row in outcomes) >= 100
+    assert sum(row["decomposed"] for row in outcomes) >= 5
+    assert sum(row["joined"] for row in outcomes) >= 50
     assert sum(row["again"] for row in outcomes) <= 1, "the second run finds much that the first has missed"
