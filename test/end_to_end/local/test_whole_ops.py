@@ -36,6 +36,16 @@ def test_calls_of_linear_algebra(mesh, name):
     np.testing.assert_allclose(result.compile()(placed), jax.jit(CALLS[name])(array), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, jnp.float8_e5m2])
+def test_numbers_that_a_type_does_not_hold_are_rounded_once(mesh, dtype):
+    """XLA adds the start of a part to numbers that it has rounded already."""
+    jax.clear_caches()
+    split = NamedSharding(mesh, P("x"))
+    numbers = jax.jit(lambda: jax.lax.with_sharding_constraint(jax.lax.iota(dtype, 4100), split))
+    got = reshard.optimize(numbers.lower(), emit="local").compile()()
+    np.testing.assert_array_equal(got, np.arange(4100).astype(np.float32).astype(dtype))
+
+
 UNEVEN = """
 sdy.mesh @mesh = <["x"=4]>
 func.func public @main(%arg0: tensor<5x3xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> tensor<5x3xf32> {
