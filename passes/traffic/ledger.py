@@ -251,7 +251,7 @@ def ledger_of(
     main_of(module)  # raises before anything is compiled
     num_devices = partitions_of(module)
     topology.fitted(num_devices)
-    compiled = child.compile(numbered.text, num_devices, target=target, **KEPT)
+    compiled = child.compile(numbered.text, num_devices, target=target, with_estimate=False, **KEPT)
     how = {"finds_sites": finds_sites, "site_bounds": site_bounds, "file": file, "keeps_steps": keeps_steps}
     return ledger_from(module, numbered, compiled, topology, **how)
 

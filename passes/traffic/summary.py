@@ -54,7 +54,8 @@ def summary_of(
 
     def made_of(numbered: NumberedOps, module: ir.Module) -> Compiled:
         devices = partitions_of(module)
-        return child.compile(numbered.text, devices, target=target, keeps_hlo=True, keeps_locations=True)
+        kept = {"keeps_hlo": True, "keeps_locations": True, "with_estimate": False}
+        return child.compile(numbered.text, devices, target=target, **kept)
 
     ours = None if rewritten is None else NumberedOps(rewritten)
     if rewritten is not None and ours is not None and target is None:  # while the rows of the other one are made

@@ -86,15 +86,19 @@ class CompiledForms:
         return NumberedOps(self.original)
 
     def compile_numbered(self) -> Compiled:
-        """Returns the original as XLA compiles it for CPU devices, with its HLO, in which ops have their numbers."""
+        """Returns the original as it is compiled for the target, with its HLO, in which ops have their numbers."""
         request = self._numbered_request
         compiled = self.child.compile(
             request.module,
             request.num_devices,
+            target=self.target,
             keeps_hlo=request.keeps_hlo,
             keeps_locations=request.keeps_locations,
             has_final=request.has_final,
+            with_estimate=False,
         )
+        if compiled.status == "target":
+            self.refuse(compiled.message)
         self.compiled[id(self.original)] = replace(compiled, hlo_text=None)
         return compiled
 
@@ -123,7 +127,7 @@ class CompiledForms:
             self.child.begin([self._request(each) for each in new])
 
     def begin_numbered(self) -> None:
-        """Compiles the original as `compile_numbered` does while the caller goes on, if it is large."""
+        """Compiles the original for CPU devices as `compile_numbered` does while the caller goes on, if it is large."""
         if xla_child.is_large(self._numbered_request.module):
             self.child.begin([self._numbered_request])
 

@@ -173,7 +173,8 @@ class WholeModuleCheck:
     State: `forms`, the forms of the module, as they are compiled; `are_sites_planned`, and once they are, the `groups`
       and report `rows`, and the module `rewritten` by the pipeline. From before that: `_first`, forms that were
       written; `_numbered`, the module as it came, compiled with numbers for its ops; `_least_local_s`, the time of the
-      forms' local work; and `said_importing`, what the passes said that state how the module is sharded.
+      forms' local work; and `said_importing`, what the passes said that state how the module is sharded. `_listed`, the
+      module as it came, compiled so for another target, if a report is to list what it sends.
     """
 
     def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session, policy: str, takes_over: bool):
@@ -194,6 +195,7 @@ class WholeModuleCheck:
         self._first: dict[str, TakenOver] = {}
         self._holding: dict[tuple[str, int], TakenOver | None] = {}
         self._numbered: Compiled | None = None
+        self._listed: Compiled | None = None
         self._least_local_s: float | None = None
         self.said_importing: tuple[Diagnostic, ...] = ()
         self.forms = CompiledForms(
@@ -415,6 +417,8 @@ class WholeModuleCheck:
         if self.target is None:
             first = [present(each.module) for each in wholes] or list(map(self.forms.module, starts[:budget]))
             self.forms.foresee([self.original, *first])
+        if self.forms.is_slow and self.session.options.with_traffic:  # once, for its costs and for what it sends
+            self._listed = self.forms.compile_numbered()
         stock = self.forms.stock = self.forms.compile(self.original, with_estimate=False)
         none = self.criterion.outcome(stock, stock, 0)
         gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
@@ -558,8 +562,9 @@ class WholeModuleCheck:
         """Returns the longest collectives of the original and of the module that is handed over, if asked for."""
         if not self.session.options.with_traffic:
             return None
-        has_hlo = self._numbered is not None and self._numbered.hlo_text is not None and self.target is None
-        compiled = (self.forms.numbered, present(self._numbered)) if has_hlo else None
+        listed = self._numbered if self.target is None else self._listed
+        has_hlo = listed is not None and listed.hlo_text is not None
+        compiled = (self.forms.numbered, present(listed)) if has_hlo else None
         return traffic_of(self.original, rewritten, self.child, self.criterion.network, self.target, rows, compiled)
 
     # Words

@@ -86,6 +86,7 @@ def on_one_dimension(rank: int) -> list[str]:
 
 
 class TestWithStockXla:
+    @pytest.mark.slow
     def test_conversions_that_are_worse_together_are_all_taken_back(self):
         """Stock XLA gathers once for all six results; one all_to_all moves less than the gather, but six move more."""
         text = conversions({(4,) * 5: on_one_dimension(5)})
@@ -369,6 +370,14 @@ def compiled_ahead(received=100, final=100, unpriced=(), seconds: float | None =
     )
 
 
+NOTHING_IS_SENT = """HloModule m, is_scheduled=true
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  ROOT %p = f32[8]{0} parameter(0)
+}
+"""
+
+
 class TestAheadOfTime:
     def check(self, child, count=1, **options) -> Session:
         return run(independent(count), policy="always", judge="strict", child=child, compile_for=SLICE, **options)[1]
@@ -390,6 +399,13 @@ class TestAheadOfTime:
         assert child.asked == [(), (0, 1), (0,)]
         assert child.estimates == [(), (0,)]
         assert found.stock.estimated_seconds == found.ours.estimated_seconds == 1e-4
+
+    def test_a_list_of_what_both_programs_send_takes_one_more_compilation_and_no_estimate(self):
+        child = EstimatingChild(lambda converted: dataclasses.replace(compiled_ahead(), hlo_text=NOTHING_IS_SENT))
+        (found,) = self.check(child, with_traffic=True).results.checks
+        assert child.asked == [(), (0,), (0,)]
+        assert child.estimates == [(), (0,)]
+        assert found.traffic["stock"]["collectives"] == found.traffic["ours"]["collectives"] == []
 
     def test_a_set_that_is_best_but_for_its_estimate_is_not_chosen(self):
         child = EstimatingChild(lambda converted: compiled_ahead(90, 90, seconds=1.11e-4 if converted else 1e-4))
