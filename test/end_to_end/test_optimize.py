@@ -165,6 +165,7 @@ class TestTheLoweredObject:
         assert not result.is_rewritten
         assert result.report.to_dict()["totals"]["sites"] == 1
 
+    @pytest.mark.slow
     def test_is_handed_back_if_the_check_takes_everything_back(self, mesh):
         """Each of six conversions is better alone; stock XLA makes all of them of one gather."""
         axes = [(None,) * dim + (order,) for dim in (1, 3, 4) for order in (("x", "y"), ("y", "x"))]

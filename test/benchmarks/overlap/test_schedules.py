@@ -44,6 +44,7 @@ def test_patterns_on_global_arrays_leave_their_collectives_to_xla():
     assert ran.stdout.split("\n")[:4] == ["gather_rows 1 0", "gather_inner 1 0", "scatter 1 0", "layer 2 0"]
 
 
+@pytest.mark.slow
 def test_every_pattern_is_one_that_the_pass_finds():
     flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     ran = subprocess.run(

@@ -58,6 +58,7 @@ def lowered(tmp_path):
     return from_source
 
 
+@pytest.mark.slow
 def test_what_is_added_gives_what_is_said(lowered, tmp_path):
     program = lowered(SOURCE, "before")
     how = {"topology": "v5e:2x4", "with_ours": False}

@@ -115,6 +115,7 @@ def test_a_parameter_that_is_placed_as_advised_gives_what_was_measured(mesh):
     assert found.found.forms[0].compiled.costs.bytes_received == after < before
 
 
+@pytest.mark.slow
 def test_a_mesh_of_the_shape_that_was_advised_gives_what_was_measured(mesh):
     function, *arguments = weights_and_batch(mesh, ("x", "y"), ("y",))
     found = reshard.advise(function, *arguments, topology="h100", with_ours=False, may_change=["mesh"])

@@ -41,7 +41,8 @@ def agrees(found, wanted):
     return jax.tree.all(jax.tree.map(lambda a, b: bool(np.allclose(a, b, rtol=1e-4, atol=1e-6)), found, wanted))
 
 
-@pytest.mark.parametrize("mesh", ["x=8", pytest.param({"data": 2, "model": 4}, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["x=8", {"data": 2, "model": 4}])
 def test_a_training_step_without_annotations_computes_the_same_on_eight_devices(mesh):
     params, x = parameters(), batch()
     found = reshard.auto(step, params, x, mesh=mesh, topology="v5e:2x4", memory_limit="2MiB", compiled_meshes=1)

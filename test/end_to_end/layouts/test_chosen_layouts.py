@@ -63,6 +63,7 @@ def test_work_that_all_devices_of_an_axis_do_is_shared(layer):
     np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_jit_takes_them_too(layer):
     fun, args = layer
     found = reshard.jit(fun, reshard_options={"topology": NETWORK, "layouts": "chosen"})
@@ -101,6 +102,7 @@ def test_what_the_program_constrains_stays(mesh, layer):
     np.testing.assert_allclose(found.compile()(*args), jax.jit(fun)(*args), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_axes_that_split_in_another_order_than_the_mesh_has_them_stay_so(mesh, layer):
     fun, (x, up, down) = layer
     order = NamedSharding(mesh, PartitionSpec(("model", "data")))

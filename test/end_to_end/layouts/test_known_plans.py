@@ -40,6 +40,7 @@ def test_by_hand_a_plan_has_the_collectives_of_the_textbook(name, monkeypatch):
     assert row.received == sum(place.received * (1 if at == 2 else 2) for at, place in enumerate(row.places))
 
 
+@pytest.mark.slow
 def test_the_loss_from_nothing_is_as_good_as_by_hand():
     by_hand, *others = measured(BY_NAME["vocabulary parallel loss"], "demo", SiteNetwork("v5e:2x4"))
     assert [each.program for each in others] == ["its tactics", "from nothing"]

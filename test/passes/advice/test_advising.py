@@ -47,6 +47,7 @@ def advice(text: str, topology: str = "h100", **options):
         return found, None if found.module is None else str(ir.Module.parse(found.module))
 
 
+@pytest.mark.slow
 def test_a_constraint_that_moves_all_elements_there_and_back_is_taken_out():
     found, module = advice(THERE_AND_BACK)
     (change,) = found.changes
@@ -230,6 +231,7 @@ def test_state_gets_the_sharding_in_which_it_is_used():
     assert (row["kind"], row["names"], row["arguments"], row["results"]) == ("arguments", ["params['w']"], [0], [0])
 
 
+@pytest.mark.slow
 def test_what_others_make_keeps_its_sharding_unless_all_arguments_may_change():
     text = step(ROWS, ROWS).replace('[{"x"}, {}]> : tensor<512', '[{"x"}, {}]> : tensor<512')
     moved = text.replace("stablehlo.exponential %arg1", 'sdy.sharding_constraint %arg1 <@mesh, [{}, {"x"}]>')

@@ -53,7 +53,10 @@ MODULES = {
 }
 
 
-@pytest.fixture(scope="module", params=MODULES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.slow] if name == "training step" else []) for name in MODULES],
+)
 def found(request):
     text, network = MODULES[request.param]
     return reshard.traffic(text, topology=network)

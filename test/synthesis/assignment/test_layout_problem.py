@@ -75,6 +75,7 @@ def test_pinned_layouts_are_kept_and_a_conversion_leads_out_of_them():
     assert layouts(found)[0] == '[{}, {"x"}]' and found.seconds > free.seconds
 
 
+@pytest.mark.slow
 def test_what_a_solution_costs_is_what_its_parts_cost():
     for tokens, width in ((256, 4096), (4096, 1024)):
         for mesh in ("x=8", "x=2,y=4"):

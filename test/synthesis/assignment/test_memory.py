@@ -224,6 +224,7 @@ def test_no_solution_is_above_its_limit(drawn, share):
     assert found.memory_bytes <= limit and found.seconds >= free.seconds * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(programs(most_ops=2), st.sampled_from([0.9, 0.7, 0.5]))
 def test_no_layouts_within_the_limit_are_faster(drawn, share):

@@ -22,7 +22,10 @@ def sharding(places, mesh):
     return Sharding(dims, unreduced=tuple(AxisRef(n) for n, place in zip(names, places) if place == PARTIAL))
 
 
-@pytest.mark.parametrize(("network", "near"), [("h100:2x4", 0.35), ("v5e:2x4", 0.35), ("cpu:8", 0.9)])
+@pytest.mark.parametrize(
+    ("network", "near"),
+    [("h100:2x4", 0.35), ("v5e:2x4", 0.35), pytest.param("cpu:8", 0.9, marks=pytest.mark.slow)],
+)
 def test_prices_are_those_of_the_planners_chains(network, near):
     """On CPU devices copies count, and so does which of the dimensions is the last one; a table leaves that out."""
     mesh = Mesh.parse("x=2,y=4")

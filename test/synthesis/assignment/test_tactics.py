@@ -107,6 +107,7 @@ def test_a_stronger_tactic_says_what_is_in_shards():
     assert parse("x=zero1+zero3")["x"] == parse("x=zero3")["x"]
 
 
+@pytest.mark.slow
 def test_tactics_of_two_axes_compose():
     _, uses = solved("x=4,y=2", "x=megatron,y=zero3")
     assert set(uses["x"].work) == {"tensor"} and set(uses["y"].work) == {"data"}

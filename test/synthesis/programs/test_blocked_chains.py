@@ -50,6 +50,7 @@ def test_chains_end_at_the_target_and_no_tile_is_larger_than_both_ends():
         assert max(tile(mesh, each) for each in layouts) <= max(tile(mesh, source), tile(mesh, target))
 
 
+@pytest.mark.slow
 def test_axes_enter_and_leave_at_the_minor_end():
     for mesh, source, target in random_pairs(60):
         before = source

@@ -65,6 +65,7 @@ def test_a_change_is_named_with_its_line_and_the_changed_module_is_written(capsy
     assert after < json.loads(capsys.readouterr().out)["stock"]["bytes_received"]
 
 
+@pytest.mark.slow
 def test_what_reshard_opt_makes_of_the_program_as_it_came_counts_against_a_change(capsys):
     assert tool.main(["advise", EXAMPLE, "--topology", "h100:2x4", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)

@@ -78,6 +78,7 @@ def test_the_longest_program_is_advised_on_at_the_line_of_the_script(capfd, scri
     assert "jit_step" in Path("better.mlir").read_text()
 
 
+@pytest.mark.slow
 def test_the_program_that_is_asked_for_is_advised_on_and_the_script_ends_there(capfd, script):
     assert tool.main(["advise", script, *FOR_8, "--function", "mixed", "--json", "--", "--mixed"]) == 0
     out, err = capfd.readouterr()
