@@ -87,7 +87,9 @@ def start(processes: int, policies: list[str]) -> list[dict]:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{found.getsockname()[1]}"
-    steering = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES // processes}"}
+    each = DEVICES // processes
+    steering = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(each)}
+    steering["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={each}"
     search_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, __file__, "--processes", str(processes), "--address", address]
     started = [

@@ -104,7 +104,9 @@ class AssignLayoutsPass(NetworkOptions, Pass):
         try:
             self._assign(module, session)
         except KeptShardingError as error:
-            raise error.with_hint(f"the option annotations={FREE} leaves such shardings out") from None
+            raise error.with_hint(
+                f"the option annotations={FREE} leaves such shardings out, as `reshard auto --free` does"
+            ) from None
 
     def _assign(self, module: ir.Module, session: Session) -> None:
         from reshard.passes.layouts import assigning

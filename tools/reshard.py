@@ -31,13 +31,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _answer(argv: list[str], is_command: bool) -> int:
-    from reshard.tools.commands.flags import make_parser, parse_flags
+    from reshard.tools.commands.flags import make_parser, output_files, parse_flags
 
     flags = parse_flags(argv)
     if flags.version:
         return command.print_versions()
     if flags.completion:
         return command.print_completion(make_parser(), flags.completion)
+    for path in output_files(flags).values():
+        command.refuse_unwritable(path)
     return _drive(flags, is_command)
 
 

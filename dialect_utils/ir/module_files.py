@@ -22,6 +22,14 @@ _BYTECODE_MAGIC = b"ML\xefR"
 _PORTABLE_PRODUCER = b"StableHLO_v"
 _HLO_HEAD = re.compile(rb"(\s|//[^\n]*\n)*HloModule\s")
 _COMPILED_HLO = re.compile(_HLO_HEAD.pattern + rb"[^\n]*\bis_scheduled=true\b")
+_PACKED = {
+    b"\x1f\x8b": "a gzip file",
+    b"BZh": "a bzip2 file",
+    b"\xfd7zXZ\0": "an xz file",
+    b"\x28\xb5\x2f\xfd": "a zstd file",
+    b"PK\x03\x04": "a zip file",
+}
+_LONGEST_NAME = 4096
 _DYNAMIC = re.compile(r"[<x]\?x")
 _VERSION = re.compile(rb"StableHLO_v(\d+\.\d+\.\d+)")
 
@@ -113,7 +121,7 @@ class Chunk:
             return self._parse(context)
         except ir.MLIRError as error:
             raise DiagnosedError(
-                [_with_hint(each).in_file(self.file.name) for each in from_mlir_error(error)]
+                [_with_hint(each, self.file).in_file(self.file.name) for each in from_mlir_error(error)]
             ) from None
         except DiagnosedError:
             raise
@@ -157,13 +165,30 @@ def _with_locations_in(path: str, module: ir.Module) -> ir.Module:
     return ir.Module.parse(re.sub(r'(?<=loc\()"-"(?=:\d)', lambda _: f'"{named}"', text), module.context)
 
 
-def _with_hint(error: Diagnostic) -> Diagnostic:
-    if '!"quant"<' not in error.message:
-        return error
-    hint = note(
-        "the MLIR in jaxlib has no quantized types; lower them first: func.func(stablehlo-legalize-quant-to-math)"
-    )
-    return replace(error, notes=(*error.notes, hint))
+def _with_hint(error: Diagnostic, file: ModuleFile) -> Diagnostic:
+    hint = _hint(error, file)
+    return replace(error, notes=(*error.notes, note(hint))) if hint else error
+
+
+def _hint(error: Diagnostic, file: ModuleFile) -> str:
+    """Returns what to do about something that MLIR refuses to read; empty if nothing is known."""
+    if '!"quant"<' in error.message:
+        return (
+            "the MLIR in jaxlib has no quantized types; lower them first: func.func(stablehlo-legalize-quant-to-math)"
+        )
+    if file.form != TEXT:
+        return ""
+    if packed := next((name for magic, name in _PACKED.items() if file.content.startswith(magic)), ""):
+        return f"this is {packed}; unpack it first"
+    if b"\0" in file.content:
+        return "this is binary, and no MLIR bytecode, portable artifact or jax.export file"
+    if _is_file_name(file.text.strip()):
+        return "this is the name of a file; pass what is in the file"
+    return ""
+
+
+def _is_file_name(text: str) -> bool:
+    return "\n" not in text and len(text) < _LONGEST_NAME and os.path.isfile(text)
 
 
 def _read_portable_artifact(name: str, content: bytes, context: ir.Context) -> ir.Module:

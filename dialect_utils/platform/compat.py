@@ -197,8 +197,15 @@ def bytecode(module) -> bytes:
 
 
 def cpu_devices_environment(num_devices: int) -> dict[str, str]:
-    """Returns the environment variables that give a process `num_devices` CPU devices."""
-    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"}
+    """Returns the environment variables that give a process `num_devices` CPU devices.
+
+    JAX_NUM_CPU_DEVICES is one of them because jax takes the number from there, and not from the flag, if both are set.
+    """
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": str(num_devices),
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}",
+    }
 
 
 @functools.lru_cache(maxsize=1)

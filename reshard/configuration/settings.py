@@ -234,7 +234,7 @@ def validated(options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
     for name in options:
         if name not in SETTINGS:
             close = difflib.get_close_matches(name, SETTINGS, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close and place else ""
+            hint = f"; did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"{place}unknown option {name!r}; known: {', '.join(SETTINGS)}{hint}")
     return {name: SETTINGS[name].read(value, place) for name, value in options.items()}
 

@@ -16,6 +16,11 @@ class ShardingError(ValueError):
     """Raised for a sharding that cannot exist; the message names the value and the rule that it breaks."""
 
 
+# A sharding with the name of its mesh, as modules have it.
+_IN_MODULE = re.compile(r'\s*(?:#sdy\.sharding\s*)?<\s*@(?:[\w$.-]+|"[^"]*")\s*,\s*(?P<sharding>\[.*)>\s*\Z', re.DOTALL)
+_OF_GSPMD = re.compile(r"\s*\{\s*(?:devices=|replicated\b|maximal\b|manual\b|unreduced\b)")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class AxisRef:
     """A mesh axis, or a sub-axis of a mesh axis.
@@ -108,6 +113,9 @@ class Sharding:
     def parse(cls, text: str, rank: int | None = None) -> Sharding:
         """Returns the sharding that a text describes, in Shardy's syntax or as JAX's `PartitionSpec`.
 
+        Shardy's may be as it stands in a module, `<@mesh, [{"x"}]>` or `#sdy.sharding<@mesh, [{"x"}]>`; the name of
+        the mesh is not looked at.
+
         Args:
           rank: of the array; a `PartitionSpec` may have fewer entries. None is the number of entries.
         Raises: ShardingError if the text cannot be read, or a `PartitionSpec` has more entries than the rank.
@@ -115,9 +123,13 @@ class Sharding:
         Example:
           >>> print(Sharding.parse('[{"x"}, {}, {"y", "z":(1)2}]'), Sharding.parse("P('x')", rank=2))
           [{"x"}, {}, {"y", "z":(1)2}] [{"x"}, {}]
+          >>> print(Sharding.parse('#sdy.sharding<@mesh, [{"x"}, {?}]>'))
+          [{"x"}, {?}]
         """
         from . import partition_specs  # it makes shardings
 
+        if in_module := _IN_MODULE.match(text):
+            text = in_module["sharding"]
         return partition_specs.sharding_of(text, rank) if partition_specs.is_spec(text) else _Parser(text).sharding()
 
     def __str__(self) -> str:
@@ -143,6 +155,11 @@ class _Parser(TokenReader):
 
     def sharding(self) -> Sharding:
         dims, open_dims, priorities = [], set(), []
+        if _OF_GSPMD.match(self.text):
+            raise ShardingError(
+                f"cannot read sharding {self.text.strip()!r}: it is GSPMD's, which names no axes; write it as in "
+                '[{"x"}, {}]; reshard fix-warnings reads those of XLA\'s warnings, and reshard-opt those of modules'
+            )
         if not self.accept("["):
             self.fail('"[", as in [{"x"}, {}], or JAX\'s P(\'x\', None)')
         while not self.accept("]"):

@@ -36,7 +36,7 @@ module {
 
 module {
   sdy.mesh @mesh = <["x"=8]>
-  // expected-error @+1 {{splits by a part of an axis; the option annotations=free leaves such shardings out}}
+  // expected-error @+1 {{splits by a part of an axis; the option annotations=free leaves such shardings out, as `reshard auto --free` does}}
   func.func public @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x":(1)2}, {}]>}) -> tensor<8x8xf32> {
     return %arg0 : tensor<8x8xf32>
   }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from reshard.synthesis.network.topology import TopologyError
 from reshard.tools.common.command import UserError, input_name, size, whole_number, write_output
+from reshard.tools.common.versions import versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 SUMMARY = "name the few shardings to change, with the line and the gain of each"
 SCRIPT_ENDING = ".py"
 EPILOG = """\
-A script runs in a child process, with the arguments behind --. Each program that it hands to XLA for more than one device is recorded,
-and the longest one advised on. Ctrl-C ends the script, and the advice is on what there is. See docs/advise.md.
+A script runs in a child process, with the arguments behind --. Each program that it hands to XLA for more than one
+device is recorded, and the longest one advised on. Ctrl-C ends the script, and the advice is on what there is. See
+docs/advise.md.
 
-Each line of the program with a sharding constraint may lose it, or get another PartitionSpec; a line without one may get one. So may
-parameters, with what the program returns as their new values, and the mesh may get other sizes. Every set of changes is compiled with
-stock XLA, and times are modelled on --topology; what is advised needs no more memory.
+Each line of the program with a sharding constraint may lose it, or get another PartitionSpec; a line without one may
+get one. So may parameters, with what the program returns as their new values, and the mesh may get other sizes. Every
+set of changes is compiled with stock XLA, and times are modelled on --topology; what is advised needs no more memory.
 
 examples:
   reshard advise train.py --topology h100:4 -- -v    runs the script, and advises on its longest program
@@ -38,9 +40,9 @@ examples:
   reshard advise step.mlir --may-change constraints  changes lines alone, not how the program is called
   reshard advise step.mlir --effort 3                compiles up to three times as many programs
 
-exit status: 0 done, also if nothing is to be gained; 1 XLA does not compile the module, the file or --topology has an error, the
-script fails or has no such program, or FILE cannot be written; 2 the command line has an error.
-"""  # noqa: E501
+exit status: 0 done, also if nothing is to be gained; 1 XLA does not compile the module, the file or --topology has an
+error, the script fails or has no such program, or FILE cannot be written; 2 the command line has an error.
+"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -160,7 +162,7 @@ def _advised(flags: argparse.Namespace, recording: Recording | None) -> int:
     except TopologyError as error:
         raise UserError(str(error)) from None
     if flags.json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print(json.dumps({**found.to_dict(), "versions": versions()}, indent=2))
     else:
         print(str(found), end="", file=sys.stderr if flags.output == "-" else sys.stdout)
     if flags.output and (module := found.module) is not None:
@@ -178,14 +180,16 @@ def _found(flags: argparse.Namespace) -> Advice:
     from reshard.dialect_utils.ir.module_files import ModuleFile, reading_limit_s
     from reshard.dialect_utils.platform.bindings import ir, make_context
     from reshard.dialect_utils.xla.child import XlaChild
-    from reshard.passes.traffic.ledger import partitions_of
+    from reshard.passes.traffic.ledger import main_of, partitions_of
     from reshard.tools.common import contained
 
     network = site_network(flags.topology, flags.memory_limit)
     file = ModuleFile.read(flags.module)
     contained.enter("reading", cpu_s=reading_limit_s(file))
     with make_context() as context, ir.Location.unknown(context):
-        devices = partitions_of(file.chunks()[0].parse(context))
+        module = file.chunks()[0].parse(context)
+        main_of(module)  # raises before anything is compiled
+        devices = partitions_of(module)
     network.topology.fitted(devices)  # raises before anything is compiled
     contained.enter("compiling")
     with XlaChild(num_devices=devices) as child:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from reshard.synthesis.layouts.mesh import MeshError
 from reshard.synthesis.network.topology import TopologyError
 from reshard.tools.common.command import UserError, input_name, size, target_of, whole_number, write_output
+from reshard.tools.common.versions import versions
 
 if TYPE_CHECKING:
     from reshard.passes.layouts.choosing import Choice
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 MOST_DEVICES = 2048  # CPU devices of one process of XLA
 SUMMARY = "choose the mesh and all layouts of a module, without annotations"
 EPILOG = """\
-The module needs no sharding. Which mesh axis splits which dimension of which tensor is chosen for the whole program at once, by its
-modelled time on --topology, within --memory-limit. The most promising meshes are compiled. See docs/auto.md.
+The module needs no sharding. Which mesh axis splits which dimension of which tensor is chosen for the whole program at
+once, by its modelled time on --topology, within --memory-limit. The most promising meshes are compiled. See
+docs/auto.md.
 
 examples:
   reshard auto step.mlir --devices 8 --topology h100:1x8 -o sharded.mlir    tries the shapes of a mesh of 8 devices
@@ -30,8 +32,9 @@ examples:
   reshard auto step.mlir --mesh data=8 --free                              leaves out the shardings that it has
   reshard auto step.mlir --compile-for tpu:v5e:2x4 --memory-limit 16GiB     the compiler of a TPU judges the meshes
 
-exit status: 0 done, or ended by Ctrl-C with the best program so far; 1 no layout keeps the limit, XLA does not compile the module, or a file has an error; 2 the command line has an error.
-"""  # noqa: E501
+exit status: 0 done, or ended by Ctrl-C with the best program so far; 1 no layout keeps the limit, XLA does not compile
+the module, or a file has an error; 2 the command line has an error.
+"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +123,7 @@ def drive(flags: argparse.Namespace) -> int:
     if choice.ended == INTERRUPTED:
         contained.enter(contained.FINISHING)
     if flags.json:
-        print(json.dumps(choice_text.as_dict(choice), indent=2))
+        print(json.dumps({**choice_text.as_dict(choice), "versions": versions()}, indent=2))
     else:
         text = choice_text.as_text(choice, with_dimensions=flags.dimensions)
         print(text, end="", file=sys.stderr if flags.output == "-" else sys.stdout)

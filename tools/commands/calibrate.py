@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from reshard.synthesis.network.topology import Level
 
 SUMMARY = "measure the network of the devices at hand, and write it as a topology"
+EPILOG = """\
+examples:
+  reshard calibrate --mesh node=2,gpu=4 -o net.toml              the devices that jax finds, as two nodes of four
+  reshard calibrate --mesh x=8 --devices 8 -o cpu.toml           eight CPU devices of this host
+  srun reshard calibrate --mesh node=2,gpu=8 --distributed -o net.toml   all devices of a job of several processes
+
+exit status: 0 written; 1 an error: fewer devices than the mesh has, an unknown axis, times that do not grow with the
+size; 2 the command line has an error; 130 ended by Ctrl-C, with nothing written.
+"""
 _DIGITS = 3  # of a measured bandwidth
 _CPU_SIZES, _SIZES = "1KiB,4KiB,16KiB,256KiB,2MiB,16MiB", "4KiB,64KiB,1MiB,16MiB,256MiB"
 _LARGEST = 64 << 30
@@ -131,17 +140,6 @@ def _check(mesh: Mesh, flags: argparse.Namespace) -> None:
         raise UserError("--devices is for the CPU devices of one process, --distributed for several; choose one")
     if flags.distributed and not flags.output:
         raise UserError("--distributed needs -o FILE: what the processes print gets mixed up")
-    if flags.output:
-        _check_writable(Path(flags.output))
-
-
-def _check_writable(path: Path) -> None:
-    if path.is_dir():
-        raise UserError(f"{path}: is a directory")
-    if not path.parent.is_dir():
-        raise UserError(f"{path}: no such directory: {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise UserError(f"{path}: permission denied")
 
 
 def _advice(mesh: Mesh, flags: argparse.Namespace) -> str:

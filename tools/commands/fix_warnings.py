@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 
 SUMMARY = "find in a log XLA's warnings about tensors that it gathers whole, and plan a better way for each"
 EPILOG = """\
-XLA writes these warnings to stderr while it compiles: "[SPMD] Involuntary full rematerialization. ...". With a module, the
-answer has the lines of the program, its meshes and the exact sizes. A module is the output of
-lowered.as_text(debug_info=True), or a file *before_optimizations.txt of XLA_FLAGS=--xla_dump_to=DIR. See docs/fix-warnings.md.
+XLA writes these warnings to stderr while it compiles: "[SPMD] Involuntary full rematerialization. ...". With a module,
+the answer has the lines of the program, its meshes and the exact sizes. A module is the output of
+lowered.as_text(debug_info=True), or a file *before_optimizations.txt of XLA_FLAGS=--xla_dump_to=DIR. See docs/fix-
+warnings.md.
 
-exit status: 0 the log was read, with or without warnings; 1 a file or --mesh has an error; 2 the command line has an error.
-"""  # noqa: E501
+exit status: 0 the log was read, with or without warnings; 1 a file or --mesh has an error; 2 the command line has an
+error.
+"""
 SCHEMA = "reshard.fix-warnings/1"
 MOST_DEVICES_COMPILED = 1024
 
@@ -123,7 +125,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of the command to its parser."""
     parser.add_argument("log", metavar="LOG", help="the file with the program's stderr; - is stdin")
     parser.add_argument(
-        "modules", nargs="*", metavar="MODULE", help="the program's modules, in any form that reshard-opt reads"
+        "modules",
+        nargs="*",
+        default=[],
+        metavar="MODULE",
+        help="the program's modules, in any form that reshard-opt reads",
     )
     parser.add_argument(
         "--mesh", metavar="MESH", help="the program's mesh, such as x=4,y=2; it gives the axes their names"

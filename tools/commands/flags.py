@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 
 from reshard.planning.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.programs.tile_program import REDUCTIONS
@@ -19,6 +20,9 @@ from reshard.tools.commands import traffic as reshard_traffic
 from reshard.tools.common import completion
 from reshard.tools.common.command import whole_number
 from reshard.tools.common.suggestions import SuggestingParser
+
+_WIDTH = 120
+_OUTPUTS = {"-o": "output", "--trace": "trace", "--html": "html", "--svg": "svg"}
 
 PEERS = ("xla", "shardy", "dtensor")
 
@@ -51,6 +55,10 @@ exit status: 0 done; 1 the problem or a file has an error, or --verify failed; 2
 reshard verify: 1 the rewritten module is wrong, or an error; 3 only stock XLA is wrong or fails.
 """
 
+_EXIT_STATUS = (
+    "exit status: 0 done; 1 the problem or a file has an error, or --verify failed; 2 the command line has an error."
+)
+
 
 def parse_flags(argv: list[str]) -> argparse.Namespace:
     """Returns the flags; `command` is "plan", "explain", "calibrate", "verify", "traffic", "auto", "advise", "place",
@@ -59,12 +67,21 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
     argv, script_arguments = _without_script_arguments(argv)
     flags = parser.parse_args(_with_negative_limit(argv))
     flags.script_arguments = script_arguments
+    written: dict[str, str] = {}
+    for flag, path in output_files(flags).items():
+        if (other := written.setdefault(path, flag)) != flag:
+            parser.error(f"{other} and {flag} both write {'to stdout' if path == '-' else path}; choose two files")
     if not flags.version and not flags.completion and flags.command is None:
         parser.error(
             "no command; write reshard plan, explain, calibrate, verify, traffic, auto, advise, place, fix-warnings, "
             "bench or cache"
         )
     return flags
+
+
+def output_files(flags: argparse.Namespace) -> dict[str, str]:
+    """Returns the files that a command is to write, by the flags that name them; `-` is standard output."""
+    return {flag: path for flag, name in _OUTPUTS.items() if (path := getattr(flags, name, None)) is not None}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -78,15 +95,22 @@ def make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", parser_class=_Parser)
     plan = _add_command(
-        commands, "plan", "print the cheapest steps that turn one sharding into another, with their costs and bounds"
+        commands,
+        "plan",
+        "print the cheapest steps that turn one sharding into another, with their costs and bounds",
+        epilog=_EXIT_STATUS,
     )
     explain = _add_command(
-        commands, "explain", "print what plan prints, and the layouts, the tiles and the reasons for the choice"
+        commands,
+        "explain",
+        "print what plan prints, and the layouts, the tiles and the reasons for the choice",
+        epilog=_EXIT_STATUS,
     )
     for command in (plan, explain):
         _add_problem(command.add_argument_group("problem"))
         _add_answer(command.add_argument_group("answer"), with_json=command is plan)
-    reshard_calibrate.add_flags(_add_command(commands, "calibrate", reshard_calibrate.SUMMARY))
+    calibrate = _add_command(commands, "calibrate", reshard_calibrate.SUMMARY, epilog=reshard_calibrate.EPILOG)
+    reshard_calibrate.add_flags(calibrate)
     verify = _add_command(commands, "verify", reshard_module_verify.SUMMARY, epilog=reshard_module_verify.EXIT_STATUS)
     reshard_module_verify.add_flags(verify)
     verify.set_defaults(usage_error=verify.error)
@@ -125,26 +149,66 @@ def _with_negative_limit(argv: list[str]) -> list[str]:
 def _add_command(commands, name: str, summary: str, epilog: str | None = None) -> argparse.ArgumentParser:
     description = f"{summary[0].upper()}{summary[1:]}."
     return commands.add_parser(
-        name, help=summary, description=description, epilog=epilog, formatter_class=_HelpFormatter, allow_abbrev=False
+        name,
+        help=summary,
+        description=description,
+        epilog=epilog and _wrapped(epilog),
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
     )
+
+
+def _wrapped(text: str) -> str:
+    """Returns a text whose paragraphs are wrapped as the help of flags is; one with indented lines stays as it is.
+
+    Example:
+      >>> print(_wrapped("one\\ntwo\\n\\nexamples:\\n  reshard plan\\n"))
+      one two
+      <BLANKLINE>
+      examples:
+        reshard plan
+    """
+    paragraphs = text.strip("\n").split("\n\n")
+    return "\n\n".join(each if "\n " in each else textwrap.fill(each, _WIDTH) for each in paragraphs)
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=30, width=120)
+        super().__init__(prog, max_help_position=30, width=_WIDTH)
 
 
 class _Parser(SuggestingParser):
     """A parser that reports an error in one line, without the usage."""
 
     def error(self, message: str):
-        hint = "" if "did you mean" in message else self.suggestion(message) or self._hint_of_scripts(message)
-        self.exit(2, f"{self.prog}: error: {message}{hint} (see {self.prog} --help)\n")
+        prog = self._command().prog
+        hint = "" if "did you mean" in message else self._hint(message)
+        self.exit(2, f"{prog}: error: {message}{hint} (see {prog} --help)\n")
 
-    def _hint_of_scripts(self, message: str) -> str:
-        is_script = self._given[:1] == ("advise",) and any(each.endswith(".py") for each in self._given)
+    def _commands(self) -> dict[str, argparse.ArgumentParser]:
+        found = [each.choices for each in self._actions if isinstance(each, argparse._SubParsersAction)]
+        return {name: parser for choices in found for name, parser in choices.items()}
+
+    def _command(self) -> argparse.ArgumentParser:
+        """Returns the parser of the command that is given: what it does not know, argparse reports at the top."""
+        first = next((word for word in self._given if not word.startswith("-")), "")
+        return self._commands().get(first, self)
+
+    def _hint(self, message: str) -> str:
         is_unknown = message.startswith("unrecognized arguments")
-        return "; arguments of a script come behind --" if is_script and is_unknown else ""
+        hint = self._hint_of_commands(message) if is_unknown else ""
+        return hint or self.suggestion(message) or (self._hint_of_scripts() if is_unknown else "")
+
+    def _hint_of_commands(self, message: str) -> str:
+        """Returns which other commands have the first unknown flag; empty if none has it."""
+        words = message.partition(": ")[2].split()
+        flag = next((word.partition("=")[0] for word in words if word.startswith("--")), "")
+        having = [name for name, each in self._commands().items() if flag in each._option_string_actions]
+        return f"; {flag} is a flag of reshard {', '.join(having)}" if having else ""
+
+    def _hint_of_scripts(self) -> str:
+        is_script = self._given[:1] == ("advise",) and any(each.endswith(".py") for each in self._given)
+        return "; arguments of a script come behind --" if is_script else ""
 
 
 def _add_problem(group) -> None:
@@ -228,7 +292,10 @@ def _add_answer(group, with_json: bool) -> None:
             help="write a picture of the tiles before and after each step; - is stdout",
         )
     group.add_argument(
-        "--trace", metavar="FILE", help="write the modelled schedule as a trace for ui.perfetto.dev or chrome://tracing"
+        "--trace",
+        metavar="FILE",
+        help="write the modelled schedule as a trace for ui.perfetto.dev or chrome://tracing; - is stdout, in place of "
+        "the rest",
     )
     group.add_argument(
         "--pareto",

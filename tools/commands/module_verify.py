@@ -232,7 +232,9 @@ def _progress(text: str) -> None:
 def as_text(found: Verification, devices: int, remarks: list[str], flags: argparse.Namespace) -> str:
     """Returns the report as text for people."""
     count = f"{found.outputs} output{'' if found.outputs == 1 else 's'}"
-    lines = [f"{flags.module}: {devices} devices, {count}; seed {flags.seed}: {found.inputs}"]
+    lines = [
+        f"{flags.module}: {devices} device{'' if devices == 1 else 's'}, {count}; seed {flags.seed}: {found.inputs}"
+    ]
     lines += [f"  remark: {each}" for each in remarks]
     if found.no_reference:
         lines.append(f"  no unsharded run, so ours is compared with stock XLA alone: {found.no_reference}")

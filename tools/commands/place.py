@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING
 
 from reshard.synthesis.network.topology import TopologyError
 from reshard.tools.common.command import UserError, input_name
+from reshard.tools.common.versions import versions
 
 if TYPE_CHECKING:
     from reshard.compiling.placing import Places
 
 SUMMARY = "find the order of devices in which a module is fastest on a network"
 EPILOG = """\
-A placement says which part of which mesh axis lies on which level of the network: data: node 4; model: gpu 8. The module is compiled
-once with stock XLA, and its collectives are priced under every placement; for the fastest ones it goes through reshard-opt, too. The
-order of the device ids and jax's own order stand beside. See docs/place.md.
+A placement says which part of which mesh axis lies on which level of the network: data: node 4; model: gpu 8. The
+module is compiled once with stock XLA, and its collectives are priced under every placement; for the fastest ones it
+goes through reshard-opt, too. The order of the device ids and jax's own order stand beside. See docs/place.md.
 
 examples:
   reshard place step.mlir --topology h100:4x8              four nodes of eight GPUs
   reshard place step.mlir --topology v5p:4x4x4 --json      one JSON object, with the device ids of each placement
   reshard place step.mlir --topology v5e:4x4*2 --compiled 0   prices stock XLA's program only
 
-exit status: 0 done, also if nothing is to be gained; 1 XLA does not compile the module, or the file or --topology has an error; 2 the
-command line has an error.
-"""  # noqa: E501
+exit status: 0 done, also if nothing is to be gained; 1 XLA does not compile the module, or the file or --topology has
+an error; 2 the command line has an error.
+"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +71,10 @@ def drive(flags: argparse.Namespace) -> int:
         return 1
     except TopologyError as error:
         raise UserError(str(error)) from None
-    print(json.dumps(found.to_dict(), indent=2) if flags.json else str(found), end="\n" if flags.json else "")
+    print(
+        json.dumps({**found.to_dict(), "versions": versions()}, indent=2) if flags.json else str(found),
+        end="\n" if flags.json else "",
+    )
     return 0
 
 

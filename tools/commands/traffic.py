@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from reshard.synthesis.network.topology import DEFAULT, Topology, TopologyError
 from reshard.tools.common.command import UserError, target_of, write_output
+from reshard.tools.common.versions import versions
 
 if TYPE_CHECKING:
     from reshard.compiling.traffic import Traffic
 
 SUMMARY = "list each collective of a compiled module: its line, bytes, time, and why it is there"
 EPILOG = """\
-The module is compiled with stock XLA as it came, and after reshard-opt; each collective of both programs is one row, the longest
-first. Times are modelled on --topology, one collective after the other. See docs/traffic.md.
+The module is compiled with stock XLA as it came, and after reshard-opt; each collective of both programs is one row,
+the longest first. Times are modelled on --topology, one collective after the other. See docs/traffic.md.
 
 examples:
   reshard traffic step.mlir                          the 20 longest collectives of both programs
@@ -27,9 +28,9 @@ examples:
   reshard traffic step.mlir --topology v5e:4x4*2 --trace trace.json
                                                      the steps of both programs over time, for ui.perfetto.dev
 
-exit status: 0 stock XLA compiles the module; 1 it does not, or the file or --topology has an error; 2 the command line has an
-error.
-"""  # noqa: E501
+exit status: 0 stock XLA compiles the module; 1 it does not, or the file or --topology has an error; 2 the command line
+has an error.
+"""
 GROUPINGS = ("line", "kind", "cause", "axis", "level")
 MOST = 20
 
@@ -79,12 +80,10 @@ def _name(flags: argparse.Namespace) -> str:
 
 def drive(flags: argparse.Namespace) -> int:
     """Runs the command and returns the exit status. Raises: UserError."""
-    from reshard.dialect_utils.ir import module_files
     from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 
     _check(flags)
     try:
-        module_files.refuse_unwritable(flags.trace or "-")
         found = _found(flags)
     except DiagnosedError as error:
         print(*(each.in_file(_name(flags)) for each in error.diagnostics), sep="\n", file=sys.stderr)
@@ -100,7 +99,7 @@ def drive(flags: argparse.Namespace) -> int:
     if "-" in (flags.html, flags.trace):
         pass  # a page or a trace has taken the place of the rest
     elif flags.json:
-        print(json.dumps({**found.to_dict(), "versions": _versions()}, indent=2))
+        print(json.dumps({**found.to_dict(), "versions": versions()}, indent=2))
     else:
         print(found.text(flags.by, flags.top or None), end="")
     if (stock := found.stock.compiled).is_ok:
@@ -110,11 +109,11 @@ def drive(flags: argparse.Namespace) -> int:
 
 
 def _check(flags: argparse.Namespace) -> None:
-    """Ends with a message if the flags do not go together."""
+    """Ends with a message if there is no network to show in a trace."""
     if flags.trace and flags.topology == DEFAULT:
-        flags.usage_error("--trace needs --topology, whose levels it shows; name the network, e.g. h100:2x4")
-    if flags.trace and flags.trace == flags.html:
-        flags.usage_error(f"--trace and --html both write {flags.trace}; choose two files")
+        flags.usage_error(
+            "--trace needs --topology, whose levels it shows, and uniform has none; name the network, e.g. h100:2x4"
+        )
 
 
 def _trace(found: Traffic) -> str:
@@ -146,9 +145,3 @@ def _found(flags: argparse.Namespace) -> Traffic:
     how = {"with_ours": not flags.stock_only, "options": options, "target": target, "file": file.name}
     with XlaChild(num_devices=1 if target else devices) as child:
         return of_source(file.content, file.name, topology, child=child, **how)
-
-
-def _versions() -> dict:
-    from reshard.tools.common.versions import versions
-
-    return versions()

@@ -236,6 +236,19 @@ def write_output(path: str, text: str) -> None:
         raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
+def refuse_unwritable(path: str) -> None:
+    """Raises UserError if nothing can be written to `path`, before any work is done for it; `-` is standard output."""
+    file = Path(path)
+    if path == "-":
+        return
+    if file.is_dir():
+        raise UserError(f"{path}: is a directory")
+    if not file.parent.is_dir():
+        raise UserError(f"{path}: no such directory: {file.parent}")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise UserError(f"{path}: permission denied")
+
+
 def target_of(text: str | None) -> Target | None:
     """Returns the target that `--compile-for` names, whose compiler is there; None without one. Raises: UserError."""
     from reshard.dialect_utils.xla.compile_targets import Target, TargetError, missing_compiler, unheard_flags

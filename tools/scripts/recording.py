@@ -97,8 +97,7 @@ def environment_with(environment: Mapping[str, str], devices: int) -> dict[str, 
     """
     made = compat.cpu_devices_environment(devices)
     kept = [each for each in environment.get("XLA_FLAGS", "").split() if each.partition("=")[0] != _FORCED]
-    others = {name: value for name, value in environment.items() if name != "JAX_NUM_CPU_DEVICES"}
-    return {**others, **made, "XLA_FLAGS": " ".join([*kept, made["XLA_FLAGS"]])}
+    return {**environment, **made, "XLA_FLAGS": " ".join([*kept, made["XLA_FLAGS"]])}
 
 
 def _check_is_file(script: str) -> None:

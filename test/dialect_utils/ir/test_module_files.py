@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files are told apart by their header, split at markers, and written in each form."""
 
+import gzip
+
 import pytest
 
 from reshard.dialect_utils.ir import module_files
@@ -50,6 +52,22 @@ def test_lines_that_nearly_split_are_named():
 def test_damaged_bytecode_is_a_diagnostic():
     with make_context() as context, pytest.raises(DiagnosedError):
         parsed(ModuleFile("-", b"ML\xefR\x06MLIR\x00damaged"), context)
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (gzip.compress(_TEXT), "this is a gzip file; unpack it first"),
+        (b"\x89\x00\x01\x02", "this is binary, and no MLIR bytecode, portable artifact or jax.export file"),
+        (__file__.encode() + b"\n", "this is the name of a file; pass what is in the file"),
+        (b"no module", ""),
+    ],
+)
+def test_what_is_no_module_is_told_from_a_mistake_in_one(content, hint):
+    with make_context() as context, pytest.raises(DiagnosedError) as caught:
+        parsed(ModuleFile("-", content), context)
+    notes = [each.message for each in caught.value.diagnostics[0].notes]
+    assert [hint] == notes[-1:] if hint else notes == []
 
 
 def test_an_empty_file_is_refused(tmp_path):

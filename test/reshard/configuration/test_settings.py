@@ -94,7 +94,7 @@ class TestMistakes:
     )
 
     def test_in_the_call(self):
-        with self.fails(f"unknown option 'polcy'; {self.known}"):
+        with self.fails(f"unknown option 'polcy'; {self.known}; did you mean 'policy'?"):
             validated({"polcy": "always"})
         with self.fails("check=perhaps is neither true nor false"):
             validated({"check": "perhaps"})

@@ -50,6 +50,9 @@ def test_any_text_is_a_sharding_or_a_sharding_error(text):
         ('[{"x" "y"}]', 'column 7 has ""y"", expected ","'),
         ('[{"x"}] twice', "expected the end"),
         ('[{"x":(2)}]', "expected a number"),
+        ('<@mesh, [{"x"]>', 'column 6 has "]", expected ","'),
+        ("{devices=[2,1,4]<=[4,2]T(1,0)}", "it is GSPMD's, which names no axes; .* fix-warnings"),
+        ("{replicated}", "it is GSPMD's"),
     ],
 )
 def test_syntax_errors_name_the_column(text, message):
@@ -73,6 +76,13 @@ def test_syntax_errors_name_the_column(text, message):
 def test_nonsense_is_named(text, rank, message):
     with pytest.raises(ShardingError, match=message):
         Sharding.parse(text).check(MESH, rank)
+
+
+@pytest.mark.parametrize(
+    "text", ['<@mesh, [{"x"}, {?}]>', '#sdy.sharding<@mesh, [{"x"}, {?}]>', ' < @"a mesh" ,[{"x"}, {?}]>\n']
+)
+def test_a_sharding_is_read_as_it_stands_in_a_module(text):
+    assert Sharding.parse(text) == Sharding.parse('[{"x"}, {?}]')
 
 
 def test_unknown_axis_is_named():

@@ -89,7 +89,8 @@ def test_a_file_with_several_modules_has_no_function_to_begin_with(capsys, tmp_p
     module = tmp_path / "several.mlir"
     module.write_text("module { }\n// -----\nmodule { }\n")
     assert tool.main(["advise", str(module)]) == 1
-    assert "ValueError: the module has no function @main, with which XLA begins" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert out == "" and err == f"{module}: error: the module has no function @main, with which XLA begins\n"
 
 
 def test_a_form_that_xla_does_not_read_is_written_as_one_that_it_reads(capsys, monkeypatch):

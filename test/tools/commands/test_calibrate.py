@@ -189,8 +189,10 @@ def test_cpu_devices_are_measured_and_the_planner_takes_the_file(tmp_path, capsy
     assert "topology: net, " in capsys.readouterr().out
 
 
-def test_more_devices_than_there_are_is_one_line():
-    done = subprocess.run([*TOOL, "calibrate", "--mesh", "a=2,b=4", "--devices", "4"], capture_output=True, text=True)
+@pytest.mark.parametrize("named", [{}, {"JAX_NUM_CPU_DEVICES": "8"}], ids=["", "where the environment names others"])
+def test_more_devices_than_there_are_is_one_line(named):
+    command = [*TOOL, "calibrate", "--mesh", "a=2,b=4", "--devices", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **named})
     message = 'reshard: error: mesh <["a"=2, "b"=4]> has 8 devices, jax sees 4 (cpu); write --devices 8\n'
     assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
 

@@ -436,7 +436,8 @@ def test_the_api_refuses_nonsense_in_the_same_words(changes, text, capsys):
         (["--effort", "-3"], "'-3' is no whole number of at least 1"),
         (["--compare", "alpa"], "unknown peer 'alpa'; known: xla, shardy, dtensor"),
         (["--objective", "speed"], "invalid choice: 'speed'"),
-        (["--nope"], "unrecognized arguments: --nope (see"),
+        (["--nope"], "reshard plan: error: unrecognized arguments: --nope (see reshard plan --help)"),
+        (["--html", "x"], "unrecognized arguments: --html x; --html is a flag of reshard explain, traffic (see"),
         (["--compar", "xla"], "unrecognized arguments: --compar xla; did you mean --compare?"),
         (["--objective", "tim"], "; did you mean time?"),
     ],
@@ -445,6 +446,45 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments, text, capsys):
     assert run(*arguments) == 2
     out, err = capsys.readouterr()
     assert out == "" and text in err and err.count("\n") == 1
+
+
+def test_two_pictures_are_not_written_into_one_file(capsys):
+    for path, said in (("-", "both write to stdout"), ("x", "both write x")):
+        assert run("--svg", path, "--html", path, command="explain") == 2
+        assert f"--html and --svg {said}; choose two files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", "--mesh", "x=4", "--type", "f32[8]", "--from", "P()", "--to", "P()", "--svg"],
+        ["auto", "step.mlir", "--devices", "8", "-o"],
+        ["advise", "train.py", "-o"],
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(arguments, capsys, tmp_path):
+    assert tool.main([*arguments, str(tmp_path / "none" / "out")]) == 1  # not even the input is read
+    said = f"{tmp_path / 'none' / 'out'}: no such directory: {tmp_path / 'none'}"
+    assert capsys.readouterr().err == f"reshard: error: {said}\n"
+    assert tool.main([*arguments, str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"reshard: error: {tmp_path}: is a directory\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["plan", "calibrate", "verify", "fix-warnings", "traffic", "auto", "advise", "place", "bench", "cache"]
+)
+def test_no_line_of_a_help_is_too_long(name, capsys):
+    with pytest.raises(SystemExit):
+        tool.main([name, "--help"])
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 120
+    assert "exit status: " in said or name == "cache"
+
+
+def test_only_what_a_command_needs_is_asked_for(capsys):
+    with pytest.raises(SystemExit):
+        tool.main(["fix-warnings"])
+    assert "the following arguments are required: LOG (see" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_page_is_written_beside_the_text_or_in_its_place(capsys, tmp_path):
     assert tool.main(["traffic", EXAMPLE, "--stock-only", "--html", "-", "--json"]) == 0
     assert capsys.readouterr().out == page.read_text()  # never both on one stream
     assert tool.main(["traffic", EXAMPLE, "--stock-only", "--html", str(tmp_path / "none" / "x.html")]) == 1
-    assert "no such file or directory" in capsys.readouterr().err
+    assert "no such directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,13 @@ def test_a_trace_is_written_beside_the_text_or_in_its_place(capsys, tmp_path):
         assert trace["otherData"][side]["in_collectives_us"] == pytest.approx(data[side]["seconds"] * 1e6)
 
 
-def test_a_trace_that_cannot_be_written_is_refused_before_anything_is_compiled(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("flag", ["--trace", "--html"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_compiled(flag, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(traffic, "_found", lambda flags: pytest.fail("compiled"))
-    for path, said in ((tmp_path / "none" / "x.json", "no such directory"), (tmp_path, "is a directory")):
-        assert tool.main(["traffic", EXAMPLE, "--topology", "h100:2x4", "--trace", str(path)]) == 1
-        assert capsys.readouterr().err == f"{path}: error: cannot write: {said}\n"
+    none = tmp_path / "none"
+    for path, said in ((none / "x.json", f"no such directory: {none}"), (tmp_path, "is a directory")):
+        assert tool.main(["traffic", EXAMPLE, "--topology", "h100:2x4", flag, str(path)]) == 1
+        assert capsys.readouterr().err == f"reshard: error: {path}: {said}\n"
 
 
 def test_no_trace_is_written_if_anything_fails(capsys, tmp_path):
@@ -116,7 +118,7 @@ def test_no_trace_is_written_if_anything_fails(capsys, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "--trace needs --topology, whose levels it shows; name the network, e.g. h100:2x4"),
+        ([], "--trace needs --topology, whose levels it shows, and uniform has none; name the network, e.g. h100:2x4"),
         (["--topology", "uniform"], "--trace needs --topology"),
         (["--topology", "h100:2x4", "--html", "FILE"], "--trace and --html both write FILE; choose two files"),
     ],
