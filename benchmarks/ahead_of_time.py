@@ -2,14 +2,15 @@
 """Compiles programs, stock and ours, for targets that need not be there, and prints their compilers' numbers.
 
     python benchmarks/ahead_of_time.py [--targets tpu:v5e:2x4,...] [--programs NAME,...] [--size large]
-        [--policy better] [--emit auto] [--journal FILE.jsonl] [--out FILE.md]
+        [--policy better] [--emit auto] [--memory-limit device] [--journal FILE.jsonl] [--out FILE.md]
 
 The programs are those of `python -m benchmarks.programs list`. Each is lowered for a mesh with its own axes; the
 smallest axis is doubled until the mesh has as many devices as the target, or others where arrays do not divide. Then
 the program goes through the pipeline and the whole-module check, as in `reshard-opt --compile-for=TARGET`. TPU targets
 need libtpu; cuda targets need jax's CUDA plug-in. Answers of compilers are cached on disk; with `RESHARD_CACHE=off`
 they are asked again. A run with a journal that was stopped goes on where it ended. The exit status is 1 if a program
-fails, needs more memory than stock, or is more than 2 % longer by the compiler's own estimate.
+fails, needs more memory than stock although no limit allows it, or is more than 2 % longer by the compiler's own
+estimate.
 """
 
 from __future__ import annotations
@@ -48,9 +49,11 @@ from reshard.passes.results.checks import checked  # noqa: E402
 from reshard.passes.sites.network import SiteNetwork, of_target  # noqa: E402
 from reshard.passes.sites.oracle import POLICIES  # noqa: E402
 from reshard.passes.whole_module.module_cost import LONGER_ESTIMATE  # noqa: E402
+from reshard.planning.byte_sizes import memory_limit  # noqa: E402
 from reshard.synthesis.common.numbers import mebibytes  # noqa: E402
 from reshard.synthesis.common.text_table import markdown_table  # noqa: E402
 from reshard.synthesis.forms.platforms import platform_of  # noqa: E402
+from reshard.tools.common.command import memory  # noqa: E402
 
 MOST_DEVICES = 256  # the programs' arrays of sizes "large" and "pod" divide over so many
 _TARGETS = "tpu:v5e:2x4,tpu:v5p:2x2x2"
@@ -125,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(text)
     if options.out:
         options.out.write_text(text + "\n")
-    return int(any(map(is_worse, rows)))
+    return int(any(is_worse(row, has_limit=options.memory_limit is not None) for row in rows))
 
 
 def _rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -134,7 +137,8 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
     for number, (target, entry) in enumerate(pairs, 1):
         replace_line(f"{number} of {len(pairs)}: {entry.name} on {target}")
         size = options.size if options.size in entry.sizes else entry.sizes[-1]
-        how = f"{options.policy} {options.emit} {compiler_version(target)}"
+        limit = f" {options.memory_limit}" if options.memory_limit else ""
+        how = f"{options.policy} {options.emit} {compiler_version(target)}{limit}"
         question = f"{entry.name} {size} {target} {how}"
         if journal and (kept := journal.get(question)):
             yield Row.from_dict(kept)
@@ -146,15 +150,17 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
     replace_line("")
 
 
-def is_worse(row: Row) -> bool:
-    """Returns whether a program fails, needs more memory than stock, or is longer by the compiler's own estimate."""
+def is_worse(row: Row, *, has_limit: bool = False) -> bool:
+    """Returns whether a program fails, needs more memory than stock and no limit allows it, or is longer by the
+    compiler's own estimate."""
     if row.stock is None or row.ours is None:
         return True
     if row.stock.problem:
         return False
     then, now = row.stock.estimate_us, row.ours.estimate_us
     is_longer = then is not None and now is not None and now > then * (1 + LONGER_ESTIMATE)
-    return bool(row.ours.problem) or is_longer or present(row.ours.memory) > present(row.stock.memory)
+    is_larger = not has_limit and present(row.ours.memory) > present(row.stock.memory)
+    return bool(row.ours.problem) or is_longer or is_larger
 
 
 def _compilable(targets: Sequence[Target]) -> Iterator[Target]:
@@ -182,6 +188,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", default="large", help="of programs that have it; others have their largest one")
     parser.add_argument("--emit", choices=("manual", "auto"), default="auto")
     parser.add_argument("--policy", choices=tuple(POLICIES), default="better", help="the policy of plan-sites")
+    parser.add_argument("--memory-limit", type=memory, metavar="SIZE", help="as of reshard-opt; more memory is no fault")
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", default=DEFAULT_TIMEOUT_S, help="of one compilation (%(default)s)"
     )
@@ -239,18 +246,30 @@ def child_for(timeout_s: float) -> XlaChild:
 def _measured(entry: Program, target: Target, options: argparse.Namespace, size: str, child: XlaChild) -> Row:
     axes, lowered = entry.lower_over(target.devices, size)
     mesh = ", ".join(f"{name}={size}" for name, size in axes)
-    return measured(entry.name, mesh, lowered.as_text(), target, options.emit, options.policy, child)
+    how = options.emit, options.policy, child, options.memory_limit
+    return measured(entry.name, mesh, lowered.as_text(), target, *how)
 
 
-def measured(name: str, mesh: str, text: str, target: Target, emit: str, policy: str, child: XlaChild) -> Row:
+def measured(
+    name: str,
+    mesh: str,
+    text: str,
+    target: Target,
+    emit: str,
+    policy: str,
+    child: XlaChild,
+    limit: str | None = None,
+) -> Row:
     """Returns what a target's compiler makes of a module, as it is and after the passes and the check.
 
     Args:
-      mesh: in words. text: the module. emit, policy: as of `reshard-opt`.
+      mesh: in words. text: the module. emit, policy, limit: as of `reshard-opt`, the last one of memory.
     """
     session = Session(RunOptions(compile_for=target, xla_child=child))
     network = {name: text for name, text in (("topology", of_target(target)),) if text}
     given = {"policy": policy, "platform": platform_of(target.platform), **network}
+    if limit is not None:
+        given["memory-limit"] = str(memory_limit(limit, SiteNetwork(of_target(target)).topology))
     pipeline = Pipeline.emitting(emit, given)
     start_s = time.perf_counter()
     with make_context() as context, ir.Location.unknown(context):

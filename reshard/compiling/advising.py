@@ -21,7 +21,7 @@ from reshard.passes.advice import advice_text, advising
 from reshard.passes.advice.advising import BUDGET, BY_DEFAULT, MAY_CHANGE, MOST_BUDGET, MOST_CHANGES, Adviser, Measured
 from reshard.passes.advice.change_search import LEAST_GAIN
 from reshard.passes.sites.network import UNKNOWN, SiteNetwork, option_text
-from reshard.planning.byte_sizes import byte_size
+from reshard.planning import byte_sizes
 from reshard.synthesis.network.topology import Topology
 
 
@@ -111,8 +111,10 @@ def site_network(topology: Topology | str | os.PathLike | None, memory_limit: in
     """Returns the network of a topology, with a limit. Raises: TopologyError; ByteSizeError for a limit without
     sense."""
     known = topology if isinstance(topology, Topology) or topology is None else os.fspath(topology)
-    limit = None if memory_limit is None else byte_size(memory_limit)
-    return SiteNetwork(UNKNOWN if known is None else option_text(known), limit)
+    text = UNKNOWN if known is None else option_text(known)
+    if memory_limit is None:
+        return SiteNetwork(text)
+    return SiteNetwork(text, byte_sizes.memory_limit(memory_limit, SiteNetwork(text).topology))
 
 
 def of_source(

@@ -32,7 +32,7 @@ from reshard.passes.results.checks import effort_of, is_changed, run_and_checked
 from reshard.passes.results.result_cache import Output
 from reshard.passes.sites.network import UNKNOWN, SiteNetwork, of_target, topology_of
 from reshard.planning import device_networks
-from reshard.planning.byte_sizes import byte_size
+from reshard.planning.byte_sizes import ByteSizeError, byte_size, memory_limit
 from reshard.synthesis.forms.platforms import CPU, GLOO, platform_of
 
 if TYPE_CHECKING:
@@ -500,7 +500,11 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
     refuse_contradictions(settings)
     given = {name: settings[name] for name in _OF_PASSES if settings[name] not in (SETTINGS[name].default, UNKNOWN)}
     if "memory_limit" in given:
-        given["memory_limit"] = str(byte_size(given["memory_limit"]))
+        network = SiteNetwork(given.get("topology", UNKNOWN)).topology
+        try:
+            given["memory_limit"] = str(memory_limit(given["memory_limit"], network))
+        except ByteSizeError as error:
+            raise SettingError(f"memory_limit: {error}") from None
     options = {name.replace("_", "-"): value for name, value in given.items()}
     # The devices' own, no setting; without devices, those of the network.
     platform = settings.get("platform") or SiteNetwork(given.get("topology", UNKNOWN)).platform

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from reshard.passes.results.checks import MOST_VALUE_BYTES, effort_of
-from reshard.planning.byte_sizes import byte_limit, byte_size
+from reshard.planning.byte_sizes import byte_size, limit_text
 
 CONFIG_VARIABLE = "RESHARD_CONFIG"
 CONFIG_FILE = "reshard.toml"
@@ -67,7 +67,7 @@ class Setting:
             return _read_switch(self.name, value, place)
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if type(value) is int and self.check in (byte_limit, byte_size, effort_of):
+        if type(value) is int and self.check in (limit_text, byte_size, effort_of):
             value = str(value)
         try:
             value = value if self.normalized is None else self.normalized(value)
@@ -176,8 +176,9 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "memory_limit",
             None,
-            "the most memory of the module, and of each plan, per device; by default that of stock XLA",
-            check=byte_limit,
+            "the most memory of the module, and of each plan, per device, or `device` for all that a device has; by "
+            "default that of stock XLA",
+            check=limit_text,
         ),
         Setting(
             "effort", "1", "how long to search for the best set of sites: so many times 8 compilations", check=effort_of

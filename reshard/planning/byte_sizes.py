@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of bytes as people write them: 2GiB, 512 MB, 1.5GiB, 4096."""
+"""Numbers of bytes as people write them: 2GiB, 512 MB, 1.5GiB, 4096; and limits of memory."""
 
 from __future__ import annotations
 
 import operator
+import os
 import re
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from reshard.synthesis.network.topology import Topology
+
+DEVICE = "device"  # as a limit: what one program may fill of a device's memory
 UNITS = {"": 1, "B": 1} | {
     f"{letter}{ending}": base**power
     for power, letter in enumerate("KMGT", 1)
@@ -46,6 +52,42 @@ def byte_limit(size: int | str) -> int:
     if (limit := byte_size(size)) < 1:
         raise ByteSizeError(f"'{size}' is no limit of memory: nothing fits into 0 bytes; without a limit, leave it out")
     return limit
+
+
+def limit_text(size: int | str) -> str:
+    """Returns a limit of memory as text: `device`, or a number of bytes. Raises: ByteSizeError."""
+    return DEVICE if size == DEVICE else str(byte_limit(size))
+
+
+def memory_limit(size: int | str, topology: Topology) -> int:
+    """Returns a limit of memory in bytes per device; `device` is what the network says that a program may fill, and for
+    CPU devices an equal part of this host's memory.
+
+    Raises: ByteSizeError, also where nobody says it.
+
+    Example:
+      >>> from reshard.synthesis.network.topology import Topology
+      >>> [memory_limit(size, Topology.parse("v5e:2x4")) for size in ("12GiB", "device")]
+      [12884901888, 16911433728]
+    """
+    if size != DEVICE:
+        return byte_limit(size)
+    if topology.device_memory_bytes is not None:
+        return int(topology.device_memory_bytes)
+    if topology.platform == "cpu" and (part := _host_bytes() // max(1, topology.size)):
+        return part
+    raise ByteSizeError(
+        f"how much memory a device has is not known on the network '{topology.name}'; name one that says it, such as "
+        "v5e:2x4, or the bytes, such as 12GiB"
+    )
+
+
+def _host_bytes() -> int:
+    """Returns the memory of this host; 0 where the system does not say it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0
 
 
 def _whole(size) -> int:

@@ -208,6 +208,7 @@ class Topology:
         None, computing counts nothing.
       kernel_s: the time that a device takes at least for what its compiler makes one kernel of, such as a loop over
         memory or a matrix product, however little that is.
+      device_memory_bytes: the bytes of one device's memory that one program may fill; None if it is not said.
       free_before_all_to_all: the share of a relayout or slice that costs nothing right before an all_to_all, because
         the all_to_all copies its parts out of the tile anyway.
       launch_latency_s: the time that every collective takes before the first byte moves.
@@ -239,6 +240,7 @@ class Topology:
     trees: bool = False
     further_launch_s: tuple[tuple[str, float], ...] = ()
     kernel_s: float = 0.0
+    device_memory_bytes: float | None = None
 
     def __post_init__(self):
         if self.platform not in ("", *_PLATFORMS):
@@ -268,6 +270,8 @@ class Topology:
                 raise TopologyError(f"{what} = {bandwidth}; bandwidths are positive")
         if self.flops_per_s is not None and not 0 < self.flops_per_s < math.inf:
             raise TopologyError(f"flops_per_s = {self.flops_per_s}; a positive number is meant")
+        if self.device_memory_bytes is not None and not 1 <= self.device_memory_bytes < math.inf:
+            raise TopologyError(f"device_memory_bytes = {self.device_memory_bytes}; at least one byte is meant")
         if not 0 <= self.free_before_all_to_all <= 1:
             raise TopologyError(f"free_before_all_to_all = {self.free_before_all_to_all}; a share is between 0 and 1")
         if not 0 <= self.kernel_s < math.inf:

@@ -224,6 +224,7 @@ _TOPOLOGY_KEYS = (
     _Key("slice_bandwidth_bytes_per_s", _NUMBER),
     _Key("flops_per_s", _NUMBER),
     _Key("kernel_s", _NUMBER),
+    _Key("device_memory_bytes", _NUMBER),
     _Key("free_before_all_to_all", _NUMBER),
     _Key("device_order", _WHOLES),
     _Key("rings", _NAMES),

@@ -8,8 +8,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from reshard.planning.byte_sizes import ByteSizeError
 from reshard.synthesis.network.topology import TopologyError
-from reshard.tools.common.command import UserError, input_name, size, whole_number, write_output
+from reshard.tools.common.command import UserError, input_name, memory, whole_number, write_output
 from reshard.tools.common.versions import versions
 
 if TYPE_CHECKING:
@@ -74,9 +75,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory-limit",
-        type=size,
+        type=memory,
         metavar="SIZE",
-        help="the memory up to which the changed program may need more, per device, e.g. 12GiB",
+        help="the memory up to which the changed program may need more, per device, e.g. 12GiB, or 'device' for what a "
+        "program may fill on --topology",
     )
     parser.add_argument(
         "--may-change",
@@ -159,7 +161,7 @@ def _advised(flags: argparse.Namespace, recording: Recording | None) -> int:
     except DiagnosedError as error:
         print(*(each.in_file(input_name(flags.module)) for each in error.diagnostics), sep="\n", file=sys.stderr)
         return 1
-    except TopologyError as error:
+    except (TopologyError, ByteSizeError) as error:
         raise UserError(str(error)) from None
     if flags.json:
         print(json.dumps({**found.to_dict(), "versions": versions()}, indent=2))

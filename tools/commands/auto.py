@@ -9,9 +9,10 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
+from reshard.planning.byte_sizes import ByteSizeError
 from reshard.synthesis.layouts.mesh import MeshError
 from reshard.synthesis.network.topology import TopologyError
-from reshard.tools.common.command import UserError, input_name, size, target_of, whole_number, write_output
+from reshard.tools.common.command import UserError, input_name, memory, target_of, whole_number, write_output
 from reshard.tools.common.versions import versions
 
 if TYPE_CHECKING:
@@ -55,7 +56,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="the devices whose compiler judges the meshes, which need not be there: tpu:v5p:2x2x2, cuda:h100:1x1x8 "
         "(default: CPU devices, with times modelled on --topology)",
     )
-    parser.add_argument("--memory-limit", type=size, metavar="SIZE", help="of each device, e.g. 16GiB (default: none)")
+    parser.add_argument(
+        "--memory-limit",
+        type=memory,
+        metavar="SIZE",
+        help="of each device, e.g. 16GiB, or 'device' for what a program may fill on --topology (default: none)",
+    )
     parser.add_argument(
         "--compiled", type=whole_number, default=3, metavar="N", help="meshes that are compiled (default: 3)"
     )
@@ -114,7 +120,7 @@ def drive(flags: argparse.Namespace) -> int:
             error = error.with_hint("--free leaves such shardings out")
         print(*(each.in_file(input_name(flags.module)) for each in error.diagnostics), sep="\n", file=sys.stderr)
         return 1
-    except (TopologyError, MeshError) as error:
+    except (TopologyError, MeshError, ByteSizeError) as error:
         raise UserError(str(error)) from None
     from reshard.passes.layouts import choice_text
     from reshard.passes.layouts.choosing import INTERRUPTED

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from reshard.planning.byte_sizes import ByteSizeError, byte_size
+from reshard.planning.byte_sizes import ByteSizeError, byte_size, limit_text
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.xla.compile_targets import Target
@@ -190,6 +190,15 @@ def size(text: str) -> int:
     """Returns the bytes of a size such as `16GiB`, as the value of a flag. Raises: argparse.ArgumentTypeError."""
     try:
         return byte_size(text)
+    except ByteSizeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def memory(text: str) -> str:
+    """Returns a limit of memory, such as `16GiB` or `device`, as the value of a flag. Raises:
+    argparse.ArgumentTypeError."""
+    try:
+        return limit_text(text)
     except ByteSizeError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

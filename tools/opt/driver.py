@@ -28,6 +28,7 @@ from reshard.passes.results.checks import is_changed, run_and_checked
 from reshard.passes.results.result_cache import Output
 from reshard.passes.results.summed_remarks import summed_up
 from reshard.passes.sites.network import UNKNOWN, SiteNetwork, of_target
+from reshard.planning.byte_sizes import ByteSizeError, memory_limit
 from reshard.synthesis.forms.platforms import CPU, platform_of
 from reshard.tools.common import contained
 from reshard.tools.common.reproducer import Reproducer, report_crash
@@ -93,6 +94,8 @@ def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) 
     is_named = target is None and re.search(r"\bplatform=", text)  # by a pass, which knows better than the network
     if platform != CPU and _is_for_platforms(text) and not is_named:
         given["platform"] = platform
+    if given["memory_limit"] is not None:
+        given["memory_limit"] = _limit(given["memory_limit"], given["topology"] or UNKNOWN)
     options = {name.replace("_", "-"): str(value) for name, value in given.items() if value not in (None, UNKNOWN)}
     if text == registry.DEFAULT_PIPELINE and "emit" in options:
         pipeline = Pipeline.emitting(options.pop("emit"), options)
@@ -103,6 +106,14 @@ def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) 
         pipeline = pipeline.with_layouts({**wanted, **({"mesh": flags.mesh} if flags.mesh else {})})
     pipeline.check(context)
     return pipeline
+
+
+def _limit(size: int | str, topology: str) -> int:
+    """Returns the memory of a device that a flag allows on a network, in bytes. Raises: PipelineError."""
+    try:
+        return memory_limit(size, SiteNetwork(topology).topology)
+    except ByteSizeError as error:
+        raise PipelineError(f"--memory-limit: {error}") from None
 
 
 def _lacks_network(text: str) -> bool:

@@ -10,7 +10,7 @@ import sys
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError
 from reshard.passes.driver import registry
 from reshard.passes.results.checks import MOST_VALUE_BYTES, effort_of
-from reshard.planning.byte_sizes import ByteSizeError, byte_limit, byte_size
+from reshard.planning.byte_sizes import ByteSizeError, byte_size, limit_text
 from reshard.synthesis.layouts.mesh import Mesh, MeshError
 from reshard.tools.common import completion
 from reshard.tools.common.command import ORACLE_HELP, topology_text
@@ -271,7 +271,8 @@ def _add_rewriting(group) -> None:
         "--memory-limit",
         type=_byte_limit,
         metavar="SIZE",
-        help="the most memory of the module and of each plan, per device, e.g. 12GiB (default: stock XLA's)",
+        help="the most memory of the module and of each plan, per device, e.g. 12GiB, or 'device' for what a program may "
+        "fill on --topology (default: stock XLA's)",
     )
     group.add_argument(
         "--auto-partition",
@@ -461,9 +462,9 @@ def _byte_size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(problem)) from None
 
 
-def _byte_limit(text: str) -> int:
+def _byte_limit(text: str) -> str:
     try:
-        return byte_limit(text)
+        return limit_text(text)
     except ByteSizeError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None
 

@@ -239,7 +239,7 @@ def test_every_field_is_a_key_and_is_written():
     device = Level("device", 2, "bus", 1e9, copies_own=True, message_s=1e-6)
     order, rings, later = tuple(reversed(range(16))), ("all_gather",), (("reduce_scatter", 1e-3),)
     levels, flags = (switch, chip, device), (True, True)
-    whole = Topology("all", levels, 1e12, 1e-6, "a", "b", order, rings, 2e9, 0.5, 1e12, "cpu", *flags, later, 1e-6)
+    whole = Topology("all", levels, 1e12, 1e-6, "a", "b", order, rings, 2e9, 0.5, 1e12, "cpu", *flags, later, 1e-6, 1e9)
     missing = {field.name for field in fields(whole) if getattr(whole, field.name) == field.default}
     assert not missing and Topology.parse(whole.to_toml()) == whole
     keys = {line.partition(" = ")[0] for line in whole.to_toml().splitlines() if " = " in line}
