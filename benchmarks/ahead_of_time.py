@@ -159,8 +159,9 @@ def is_worse(row: Row, *, has_limit: bool = False) -> bool:
         return False
     then, now = row.stock.estimate_us, row.ours.estimate_us
     is_longer = then is not None and now is not None and now > then * (1 + LONGER_ESTIMATE)
-    is_larger = not has_limit and present(row.ours.memory) > present(row.stock.memory)
-    return bool(row.ours.problem) or is_longer or is_larger
+    if row.ours.problem or is_longer:
+        return True
+    return not has_limit and present(row.ours.memory) > present(row.stock.memory)
 
 
 def _compilable(targets: Sequence[Target]) -> Iterator[Target]:

@@ -64,6 +64,11 @@ def test_the_exit_status_tells_of_longer_programs_more_memory_and_failures(ours,
     assert ahead_of_time.is_worse(row_of(STOCK, ours)) == is_worse
 
 
+def test_more_memory_is_no_fault_if_a_limit_allows_it():
+    row = row_of(STOCK, replace(STOCK, peak_memory_bytes=3 << 20))
+    assert not ahead_of_time.is_worse(row, has_limit=True)
+
+
 def test_what_stock_does_not_compile_either_is_not_worse():
     refused = Compiled("error", "JaxRuntimeError: RESOURCE_EXHAUSTED: ran out of memory")
     row = row_of(refused, refused)
@@ -76,7 +81,7 @@ def test_a_journal_gives_rows_back(tmp_path, monkeypatch):
     monkeypatch.setattr(ahead_of_time, "_measured", lambda *_: row)
     options = Namespace(
         journal=tmp_path / "rows.jsonl", targets=[TARGET], size="large", policy="better", emit="manual", timeout=1.0,
-        programs=[Program("fft", "", (("x", 4),), lambda *_: None)],
+        memory_limit=None, programs=[Program("fft", "", (("x", 4),), lambda *_: None)],
     )  # fmt: skip
     assert list(ahead_of_time._rows(options)) == [row]
     monkeypatch.setattr(ahead_of_time, "_measured", None)
