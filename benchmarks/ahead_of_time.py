@@ -189,7 +189,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", default="large", help="of programs that have it; others have their largest one")
     parser.add_argument("--emit", choices=("manual", "auto"), default="auto")
     parser.add_argument("--policy", choices=tuple(POLICIES), default="better", help="the policy of plan-sites")
-    parser.add_argument("--memory-limit", type=memory, metavar="SIZE", help="as of reshard-opt; more memory is no fault")
+    parser.add_argument(
+        "--memory-limit", type=memory, metavar="SIZE", help="as of reshard-opt; more memory is no fault"
+    )
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", default=DEFAULT_TIMEOUT_S, help="of one compilation (%(default)s)"
     )
