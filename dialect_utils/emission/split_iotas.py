@@ -39,7 +39,7 @@ def write_as_integers(iota: ir.Operation) -> None:
     kind = ir.RankedTensorType(iota.results[0].type)
     integer = ir.IntegerType.get_signless(32 if _size(iota) <= 1 << 31 else 64)
     with ir.InsertionPoint(iota), iota.location:
-        numbers = stablehlo.IotaOp(ir.RankedTensorType.get(kind.shape, integer), iota.attributes[_DIM])
+        numbers = stablehlo.IotaOp(ir.RankedTensorType.get(kind.shape, integer), ir.IntegerAttr(iota.attributes[_DIM]))
         converted = stablehlo.ConvertOp(kind, numbers.result)
     for name in attribute_names(iota.attributes):
         if name != _DIM:
