@@ -9,6 +9,7 @@ __all__ = [
     "sdy_chains",
     "shared_windows",
     "slice_starts",
+    "split_iotas",
     "tile_emission",
     "tile_modules",
 ]

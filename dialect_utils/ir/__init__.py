@@ -15,4 +15,5 @@ __all__ = [
     "shardy_limits",
     "source_lines",
     "way_back",
+    "whole_numbers",
 ]

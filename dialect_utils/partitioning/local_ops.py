@@ -30,6 +30,7 @@ from ..ir.loop_trips import known_trips_of
 from ..ir.ops import CONSTANTS, producer_of, terminator_of
 from ..ir.reductions import is_neutral, neutral_element, reducing_op
 from ..ir.source_lines import frames_of
+from ..ir.whole_numbers import holds_up_to
 from ..platform.bindings import ir, sdy, stablehlo
 from ..platform.typed import present
 from ..preparation.chlo_stand_ins import STANDS_IN
@@ -133,7 +134,6 @@ class Conversion:
 
 
 _PARTS = MOVES | {SLICE}  # parts of what a loop takes are known before it as well
-_LEAST_DIGITS = {16: 8, 32: 24, 64: 53}  # of the significands of floats, by their bits; bf16 has fewer than f16
 _Nested = Generator["_Nested", Any, Any]
 
 
@@ -417,7 +417,8 @@ class OpWriter:
     def _own_numbers(self, op: ir.Operation, line: ir.Type, axes: Axes) -> ir.Value:
         """Returns this device's part of the numbers from 0 on, of which `line` is the type, split by the axes."""
         kind = ir.RankedTensorType(line)
-        if not local_rules.is_even(kind.shape[0], axes) or not _holds_exactly(kind.element_type, kind.shape[0]):
+        # XLA makes a part of an iota by adding the part's start to its numbers, which would round twice
+        if not local_rules.is_even(kind.shape[0], axes) or not holds_up_to(kind.element_type, kind.shape[0] - 1):
             own = ir.RankedTensorType.get([local_rules.tile_size(kind.shape[0], axes)], ir.IntegerType.get_signless(32))
             found = indices(functools.partial(self.place, op), own, axes)
             return stablehlo.ConvertOp(ir.RankedTensorType.get(own.shape, kind.element_type), found).result
@@ -890,15 +891,6 @@ class _OneOp:
     ) -> list[ir.Value]:
         without = ("indices_are_sorted",)  # others are
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
-
-
-def _holds_exactly(element: ir.Type, count: int) -> bool:
-    """Returns whether a type holds the numbers from 0 to `count` without rounding; whole numbers wrap around instead.
-
-    XLA makes a part of an iota by adding the part's start to its numbers, which would round twice.
-    """
-    part: Any = ir.ComplexType(element).element_type if isinstance(element, ir.ComplexType) else element
-    return isinstance(part, ir.IntegerType) or count <= 2 ** _LEAST_DIGITS.get(part.width, 0)
 
 
 def _asked_at(op: ir.Operation) -> ir.Location:

@@ -7,6 +7,7 @@ __all__ = [
     "module_verification",
     "report",
     "result_cache",
+    "rounded_numbers",
     "site_table",
     "summed_remarks",
     "suspects",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from reshard.passes.driver.registry import AUTO, CHOSEN
+from reshard.passes.driver.registry import AUTO, CHOSEN, COMPARED
 
 if TYPE_CHECKING:
     from reshard.dialect_utils.platform.bindings import ir
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # The most bytes that a run of the check by values may take: arguments, outputs and temporaries of all devices together.
 MOST_VALUE_BYTES = 256 << 20
+
+# The statistic that counts iotas that are written as integers.
+ROUNDED_ONCE = ("iota", "rounded once")
 
 _KERNEL = "a kernel: "  # how the words begin in which a report row says that a pipeline is one
 _WITH_KERNELS = (
@@ -43,14 +46,16 @@ def is_rewritten(rows: Sequence[dict]) -> bool:
     return any(row.get("is_rewritten") for row in rows)
 
 
-def is_changed(session: Session, first_row: int = 0, first_check: int = 0) -> bool:
-    """Returns whether what came in is not what is handed over: a site is rewritten, or other layouts are chosen.
+def is_changed(session: Session, first_row: int = 0, first_check: int = 0, iotas_before: int = 0) -> bool:
+    """Returns whether what came in is not what is handed over: a site is rewritten, other layouts are chosen, or
+    numbers that XLA would round twice are written as integers.
 
     Args:
-      first_row, first_check: of the rows and checks of the session that count.
+      first_row, first_check: of the rows and checks of the session that count. iotas_before: those that do not count.
     """
     has_layouts = any(each.layouts is not None for each in session.results.checks[first_check:])
-    return has_layouts or is_rewritten(session.results.report_rows[first_row:])
+    has_integers = session.results.statistics[ROUNDED_ONCE] > iotas_before
+    return has_layouts or has_integers or is_rewritten(session.results.report_rows[first_row:])
 
 
 def can_be_rewritten(rows: Sequence[dict]) -> bool:
@@ -74,7 +79,8 @@ def run_and_checked(
     needs_run: bool = False,
     distrust: str | None = None,
 ) -> ir.Module:
-    """Returns the module after a pipeline with only those rewrites that pass the checks; see `checked`.
+    """Returns the module after a pipeline with only those rewrites that pass the checks; see `checked`. Then iotas
+    that XLA's partitioner would compute wrongly are written in another way.
 
     Args:
       run: runs a pipeline in `session` on the module and returns it: `pipeline`, or the part of it up to the planning
@@ -98,11 +104,17 @@ def run_and_checked(
         return checked(parse_original, module, pipeline, session, rows, **asked)
 
     if session.options.layouts != CHOSEN:
-        return as_given()
-    from reshard.passes.results import chosen_layouts
+        module = as_given()
+    else:
+        from reshard.passes.results import chosen_layouts
 
-    problem = chosen_layouts.problem_of(pipeline, compiles=compiles, needs_run=needs_run)
-    return chosen_layouts.best(as_given, parse_original, pipeline, session, value_bytes, problem)
+        problem = chosen_layouts.problem_of(pipeline, compiles=compiles, needs_run=needs_run)
+        module = chosen_layouts.best(as_given, parse_original, pipeline, session, value_bytes, problem)
+    if pipeline.emission not in COMPARED:
+        return module
+    from reshard.passes.results import rounded_numbers
+
+    return rounded_numbers.rounded_once(module, pipeline, session)
 
 
 def checked(

@@ -13,6 +13,7 @@ from reshard.dialect_utils.ir import diagnostics
 from reshard.dialect_utils.xla.child import Compiled, KindCount, shown_estimates
 from reshard.passes.driver.base import Session
 from reshard.passes.results import site_table
+from reshard.passes.results.checks import ROUNDED_ONCE
 from reshard.passes.results.summed_remarks import reasons, skipped_text
 from reshard.passes.sites.network import SiteNetwork, target_on
 from reshard.passes.sites.oracle import UNMEASURED
@@ -94,11 +95,13 @@ def as_text(session: Session, locations: str = "user", remarks: str = "sum") -> 
     rows = session.results.report_rows
     measured = [_check_text(each, session.options.input) for each in session.results.checks]
     measured += [_value_check_text(each) for each in session.results.value_checks]
+    rounded = _rounded_once_text(session)
     left_alone = skipped_text(session.remarks, lists_all=remarks == "all")
     if not rows:
-        return "\n\n".join(filter(None, [f"reshard: {_why_no_rows(session)}", *measured, left_alone])) + "\n"
+        return "\n\n".join(filter(None, [f"reshard: {_why_no_rows(session)}", *measured, rounded, left_alone])) + "\n"
     parts = [
         *(measured or [f"the whole module: {_not_measured(session)}"]),
+        rounded,
         site_table.table_text(rows),
         site_table.totals_text(totals(session), rows),
         site_table.reasons_text(rows, with_calls=locations == "chain"),
@@ -113,7 +116,8 @@ def _not_measured(session: Session) -> str | None:
     if session.results.checks:
         return None
     if not any(row.get("is_rewritten") for row in session.results.report_rows):
-        return "handed over as it came, since no site is rewritten"
+        so = "has no other change" if session.results.statistics[ROUNDED_ONCE] else "handed over as it came"
+        return f"{so}, since no site is rewritten"
     said = next((each.message for each in session.remarks if each.message.startswith(UNMEASURED)), None)
     if said is not None:
         return f"nothing measured: {said.removeprefix(UNMEASURED)}"
@@ -162,6 +166,13 @@ def _check_text(check: Check, name: str) -> str:
     if check.traffic is not None:
         lines += ["", summary_text(check.traffic, name)]
     return "\n".join(lines)
+
+
+def _rounded_once_text(session: Session) -> str:
+    """Returns a line about iotas that XLA's partitioner would compute wrongly; empty if there are none."""
+    if not (iotas := session.results.statistics[ROUNDED_ONCE]):
+        return ""
+    return f"numbers of {counted(iotas, 'iota')} are written as integers: stock XLA rounds those of a part twice"
 
 
 def _network_text(check: Check) -> str:

@@ -57,13 +57,19 @@ class OpLayouts:
         number of operands or results than the op.
         """
         serials = self.analysis.instances.get(self.index.get(op, -1), [])
-        if not serials or serials[0] not in self.explicit:
-            return None
-        clone = self.explicit[serials[0]]
+        return self._of_instance(op, mesh, serials[0]) if serials and serials[0] in self.explicit else None
+
+    def of_each(self, op: ir.Operation, mesh: Mesh) -> list[Layouts | None]:
+        """Returns the same for each instance of an op that propagation has kept."""
+        serials = self.analysis.instances.get(self.index.get(op, -1), ())
+        return [self._of_instance(op, mesh, serial) for serial in serials if serial in self.explicit]
+
+    def _of_instance(self, op: ir.Operation, mesh: Mesh, serial: int) -> Layouts | None:
+        clone = self.explicit[serial]
         if len(clone.operands) != len(op.operands) or len(clone.results) != len(op.results):
             return None
         operands = [(self._before_conversion(value), value) for value in clone.operands]
-        results = [(self._propagated(serials[0], i), value) for i, value in enumerate(clone.results)]
+        results = [(self._propagated(serial, i), value) for i, value in enumerate(clone.results)]
         if any(attr is not None and self._mesh_of(attr) != mesh for attr, _ in (*operands, *results)):
             return None
         found = Layouts(

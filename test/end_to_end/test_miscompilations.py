@@ -79,6 +79,57 @@ def test_uneven_scatters_that_add_where_an_axis_is_left_are_taken_over():
     assert any("stock XLA computes" in str(each) for each in result.report.to_dict()["value_checks"])
 
 
+NUMBERS = 4096
+_BF16_NUMBERS = functools.partial(lax.iota, jnp.bfloat16, NUMBERS)
+_called = jax.jit(_BF16_NUMBERS)
+SLOW = pytest.mark.slow
+
+
+def _whole():
+    return with_sharding_constraint(_called(), sharded((4, 2)))
+
+
+@pytest.mark.parametrize(
+    "numbers, stays",
+    [
+        (_BF16_NUMBERS, False),
+        (lambda: jnp.arange(NUMBERS, dtype=jnp.bfloat16), False),
+        (lambda: lax.broadcasted_iota(jnp.bfloat16, (4, NUMBERS), 1)[2], False),
+        (
+            lambda: lax.scan(lambda sums, _: (sums + _BF16_NUMBERS(), None), jnp.zeros_like(_called()), length=1)[0],
+            False,
+        ),
+        pytest.param(lambda: 0 * _whole() + _called(), False, marks=SLOW),
+        pytest.param(lambda: _whole() + 0 * _whole(), True, marks=SLOW),
+        (lambda: lax.iota(jnp.int32, NUMBERS).astype(jnp.bfloat16), True),
+        (lambda: lax.iota(jnp.float32, NUMBERS).astype(jnp.bfloat16), True),
+        (lambda: with_sharding_constraint(_BF16_NUMBERS(), sharded((4, 2))), True),
+    ],
+)
+def test_numbers_of_a_split_iota_are_rounded_once(numbers, stays):
+    """Stock XLA rounds 256 of them twice: the numbers of each device's part, and their sums with its start."""
+    split = sharded((4, 2), "x")
+    ones = jax.device_put(np.ones(NUMBERS, jnp.bfloat16), split)
+    result = reshard.optimize(
+        jax.jit(lambda a: with_sharding_constraint(numbers() * a, split)).lower(ones), check=False
+    )
+    right = np.arange(NUMBERS).astype(np.float32).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(np.asarray(result.compile()(ones)), right)
+    assert ("written as integers" in str(result.report)) != stays
+
+
+@pytest.mark.parametrize("is_shardy", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_module_without_sites_is_handed_over_with_numbers_that_are_rounded_once(is_shardy):
+    split = sharded((4, 2), "x")
+    ones = jax.device_put(np.ones(NUMBERS, jnp.bfloat16), split)
+    with jax._src.config.use_shardy_partitioner(is_shardy):
+        result = reshard.optimize(jax.jit(lambda a: a * _BF16_NUMBERS()).lower(ones))
+    assert result.is_rewritten and not result.report.to_dict()["sites"]
+    assert any("stock XLA rounds those of a part twice" in str(each) for each in result.report.to_dict()["remarks"])
+    right = np.arange(NUMBERS).astype(np.float32).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(np.asarray(result.compile()(ones)), right)
+
+
 def _padded(a):
     return jnp.pad(_converted(a), _EDGES, constant_values=1.0), jnp.pad(_converted(a), _EDGES, constant_values=-7.0)
 

@@ -24,7 +24,7 @@ from reshard.passes.driver.elements import is_mlir_pass
 from reshard.passes.driver.instrumentation import Instrumentation
 from reshard.passes.driver.pipeline import Pipeline, PipelineError
 from reshard.passes.results import result_cache
-from reshard.passes.results.checks import is_changed, run_and_checked
+from reshard.passes.results.checks import ROUNDED_ONCE, is_changed, run_and_checked
 from reshard.passes.results.result_cache import Output
 from reshard.passes.results.summed_remarks import summed_up
 from reshard.passes.sites.network import UNKNOWN, SiteNetwork, of_target
@@ -252,7 +252,7 @@ class _Run:
             raise
         content = _with_names(chunk, read)
         rows_before, imported_before = len(self.session.results.report_rows), _imports(self.session)
-        checks_before = len(self.session.results.checks)
+        checks_before, iotas_before = len(self.session.results.checks), self.session.results.statistics[ROUNDED_ONCE]
         contained.enter("running the passes")
         if self.flags.mlir_generate_reproducer:
             self._reproducer(chunk, self.flags.mlir_generate_reproducer).write("made before the pipeline ran")
@@ -264,7 +264,7 @@ class _Run:
         module = self._checked_as_a_whole(chunk, run)
         contained.enter("writing")
         is_unchanged = module is read and self.session.running.content is content
-        if not is_unchanged and not is_changed(self.session, rows_before, checks_before):
+        if not is_unchanged and not is_changed(self.session, rows_before, checks_before, iotas_before):
             original = chunk.parse(self.context)
             if _imports(self.session) > imported_before and self._imports_to_rewrite():
                 module = original
