@@ -19,7 +19,7 @@ from reshard.compiling.automatic import AUTO, OPTIONS, AutoJitted
 from reshard.compiling.optimizing import Optimized, Report, optimized_module, refuse_contradictions, target_in
 from reshard.configuration import contexts
 from reshard.configuration.contexts import Context
-from reshard.configuration.settings import SETTINGS, resolved, validated
+from reshard.configuration.settings import SETTINGS, SettingError, resolved, validated
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import compat, jax_seam
 from reshard.passes.sites.network import topology_of
@@ -166,6 +166,8 @@ def _optimized(module, name: str, settings: Mapping[str, Any], devices: Sequence
         return optimized_module(compat.bytecode(module), settings, name, devices)
     except DiagnosedError as error:
         _log.info("%s is compiled as it is: %s", name, str(error).splitlines()[0])
+    except SettingError as error:
+        warnings.warn(f"reshard: {name} is compiled as it is: {error}", RuntimeWarning, stacklevel=2)
     except Exception as error:  # a fault of ours is no reason to stop the user's program
         _log.debug("%s is compiled as it is", name, exc_info=True)
         what = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -74,7 +74,13 @@ def memory_limit(size: int | str, topology: Topology) -> int:
         return byte_limit(size)
     if topology.device_memory_bytes is not None:
         return int(topology.device_memory_bytes)
-    if topology.platform == "cpu" and (part := _host_bytes() // max(1, topology.size)):
+    whole = _host_bytes() if topology.platform == "cpu" else 0
+    if whole and not topology.size:
+        raise ByteSizeError(
+            f"how many devices share this host's memory is not known on the network '{topology.name}'; name one that says "
+            "it, such as cpu:8, or the bytes, such as 12GiB"
+        )
+    if part := whole // max(1, topology.size):
         return part
     raise ByteSizeError(
         f"how much memory a device has is not known on the network '{topology.name}'; name one that says it, such as "

@@ -434,6 +434,13 @@ class TestMistakes:
         with pytest.warns(RuntimeWarning, match="is compiled as it is: .*32 devices; the mesh has 8"):
             assert (program(array) == 2).all()
 
+    def test_a_limit_that_the_network_does_not_say_is_no_fault_of_reshard(self, mesh):
+        array = jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("x")))
+        options = {"topology": "ethernet:1x8", "memory_limit": "device"}
+        program = reshard.jit(lambda a: a + 3, reshard_options=options)
+        with pytest.warns(RuntimeWarning, match="is compiled as it is: memory_limit: how much memory a device has"):
+            assert (program(array) == 4).all()
+
     def test_what_xla_does_not_read(self):
         with pytest.raises(ValueError, match="XLA does not read the collectives of emit=sdy"):
             reshard.jit(jnp.sin, reshard_options={"emit": "sdy"})

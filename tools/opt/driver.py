@@ -95,7 +95,8 @@ def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) 
     if platform != CPU and _is_for_platforms(text) and not is_named:
         given["platform"] = platform
     if given["memory_limit"] is not None:
-        given["memory_limit"] = _limit(given["memory_limit"], given["topology"] or UNKNOWN)
+        network = given["topology"] or _network_named(text) or (of_target(target) if target else UNKNOWN)
+        given["memory_limit"] = _limit(given["memory_limit"], network)
     options = {name.replace("_", "-"): str(value) for name, value in given.items() if value not in (None, UNKNOWN)}
     if text == registry.DEFAULT_PIPELINE and "emit" in options:
         pipeline = Pipeline.emitting(options.pop("emit"), options)
@@ -120,6 +121,12 @@ def _lacks_network(text: str) -> bool:
     """Returns whether a pipeline has passes that decide by a network, and names no topology for them."""
     passes: list[Any] = [each for each in Pipeline.parse(text).passes if each.name in _BY_NETWORK]
     return bool(passes) and not any(each.topology for each in passes)
+
+
+def _network_named(text: str) -> str:
+    """Returns the topology that the passes of a pipeline name; UNKNOWN if they name none, or several."""
+    named = {getattr(each, "topology", UNKNOWN) for each in Pipeline.parse(text).passes} - {UNKNOWN}
+    return named.pop() if len(named) == 1 else UNKNOWN
 
 
 def _is_for_platforms(text: str) -> bool:

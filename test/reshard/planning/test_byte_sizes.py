@@ -34,6 +34,11 @@ def test_where_it_is_not_known_the_error_says_what_to_give(name):
         memory_limit(DEVICE, Topology.parse(name))
 
 
+def test_a_host_is_not_shared_by_a_number_of_devices_that_nobody_says():
+    with pytest.raises(ByteSizeError, match="how many devices .* 'cpu'; name one that says it, such as cpu:8"):
+        memory_limit(DEVICE, Topology.parse("cpu"))
+
+
 def test_a_network_of_ones_own_may_say_it():
     own = replace(Topology.parse("ethernet"), device_memory_bytes=12e9)
     assert memory_limit(DEVICE, Topology.parse(own.to_toml())) == 12_000_000_000
