@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversions that are written once more where their result is needed late: less memory, the same bits.
 
-XLA may compute a product of one of the two forms with its operands swapped, which sums in another order on some CPUs. So
-the numbers here are few, small and powers of two, whose sums are exact in any order.
+XLA may compute a product of one of the two forms with its operands swapped, which sums in another order on some CPUs.
+So the numbers here are few, small and powers of two, whose sums are exact in any order.
 """
 
 from unittest import mock
