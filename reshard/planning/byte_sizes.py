@@ -77,8 +77,8 @@ def memory_limit(size: int | str, topology: Topology) -> int:
     whole = _host_bytes() if topology.platform == "cpu" else 0
     if whole and not topology.size:
         raise ByteSizeError(
-            f"how many devices share this host's memory is not known on the network '{topology.name}'; name one that says "
-            "it, such as cpu:8, or the bytes, such as 12GiB"
+            f"how many devices share this host's memory is not known on the network '{topology.name}'; name one that "
+            "says it, such as cpu:8, or the bytes, such as 12GiB"
         )
     if part := whole // max(1, topology.size):
         return part

@@ -271,8 +271,8 @@ def _add_rewriting(group) -> None:
         "--memory-limit",
         type=_byte_limit,
         metavar="SIZE",
-        help="the most memory of the module and of each plan, per device, e.g. 12GiB, or 'device' for what a program may "
-        "fill on --topology (default: stock XLA's)",
+        help="the most memory of the module and of each plan, per device, e.g. 12GiB, or 'device' for what a program "
+        "may fill on --topology (default: stock XLA's)",
     )
     group.add_argument(
         "--auto-partition",
