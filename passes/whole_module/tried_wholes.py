@@ -325,11 +325,16 @@ class TriedWholes:
         if not allowed:
             return ""
         fastest = min(allowed, key=lambda outcome: outcome.seconds)
-        return f"; --memory-limit={self._limit_for(fastest)} allows a form that takes {micros(fastest.seconds)}"
+        return f"; {self._limit_text(fastest)} allows a form that takes {micros(fastest.seconds)}"
 
     def _allowed(self, whole: Outcome, islands: Outcome) -> str:
         said = self.compared(replace(whole, problem=""), islands)
-        return f"{whole.problem}; --memory-limit={self._limit_for(whole)} allows it: {said}"
+        return f"{whole.problem}; {self._limit_text(whole)} allows it: {said}"
+
+    def _limit_text(self, whole: Outcome) -> str:
+        """Returns the flag that allows the memory of a form, also as what a device has if that is enough."""
+        limit, has = present(self._limit_for(whole)), self.criterion.network.topology.device_memory_bytes
+        return f"--memory-limit={limit}" + (", or device," if has is not None and limit <= has else "")
 
     def _limit_for(self, whole: Outcome) -> int | None:
         """Returns the memory limit under which a form would not be refused for its memory; None if that is not why."""

@@ -17,6 +17,7 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, report, values_check
+from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import BETTER
 from reshard.passes.whole_module import tried_wholes, whole_module_check
 from reshard.passes.whole_module.compiled_forms import CompiledForms
@@ -178,7 +179,7 @@ def test_a_limit_that_allows_to_hold_sums_is_named_and_allows_it():
     module, session = run(accumulated(elsewhere=8))
     (check,), remarks = session.results.checks, " ".join(map(str, session.remarks))
     assert "bytes to hold" not in check.taken_over
-    limit = re.search(r"--memory-limit=(\d+) allows", remarks + check.not_taken_over)[1]
+    limit = re.search(r"--memory-limit=(\d+)(?:, or device,)? allows", remarks + check.not_taken_over)[1]
     _, session = run(accumulated(elsewhere=8), **{"memory-limit": limit})
     assert session.results.checks[0].taken_over.endswith("bytes to hold")
 
@@ -353,11 +354,14 @@ def test_a_faster_form_that_memory_keeps_from_being_taken_is_told_before_one_tha
     stock = Compiled("ok", temp_bytes=100)
     large, alike = Compiled("ok", temp_bytes=200), Compiled("ok", temp_bytes=100)
     outcomes = [Outcome("more memory", 0.8, (), large), Outcome("", 0.99, (), alike)]
-    limits = SimpleNamespace(missing_limit=lambda stock, ours: 300 if ours is large else None)
+    network = SiteNetwork("ethernet:1x8")  # which does not say what memory a device has
+    limits = SimpleNamespace(missing_limit=lambda stock, ours: 300 if ours is large else None, network=network)
     wholes = TriedWholes(SimpleNamespace(criterion=limits, stock=stock), bytes, Pipeline(()), Session())
     wholes.add(Tried(TakenOver(None), each) for each in outcomes)
     said = wholes.why_not(Outcome("", 1.0, (), stock))
     assert said.startswith("more memory; --memory-limit=300 allows it: modelled time 800,000.0 us so")
+    limits.network = SiteNetwork("v5e:2x4")
+    assert "; --memory-limit=300, or device, allows it: " in wholes.why_not(Outcome("", 1.0, (), stock))
     wholes.tried[0] = Tried(TakenOver(None), replace(outcomes[0], seconds=0.95))
     said = wholes.why_not(Outcome("", 1.0, (), stock))
     assert said.startswith("modelled time 990,000.0 us so") and said.endswith("the model may be wrong")
