@@ -9,7 +9,7 @@ smallest axis is doubled until the mesh has as many devices as the target, or ot
 the program goes through the pipeline and the whole-module check, as in `reshard-opt --compile-for=TARGET`. TPU targets
 need libtpu; cuda targets need jax's CUDA plug-in. Answers of compilers are cached on disk; with `RESHARD_CACHE=off`
 they are asked again. A run with a journal that was stopped goes on where it ended. The exit status is 1 if a program
-fails, needs more memory than stock although no limit allows it, or is more than 2 % longer by the compiler's own
+fails, needs more memory than stock and than the limit, or is more than 2 % longer by the compiler's own
 estimate.
 """
 
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(text)
     if options.out:
         options.out.write_text(text + "\n")
-    return int(any(is_worse(row, has_limit=options.memory_limit is not None) for row in rows))
+    return int(any(is_worse(row, limit=_limit(options.memory_limit, row.target)) for row in rows))
 
 
 def _rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -150,8 +150,13 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
     replace_line("")
 
 
-def is_worse(row: Row, *, has_limit: bool = False) -> bool:
-    """Returns whether a program fails, needs more memory than stock and no limit allows it, or is longer by the
+def _limit(limit: str | None, target: str) -> int:
+    """Returns the bytes per device that a limit allows on a target; 0 without a limit."""
+    return 0 if limit is None else memory_limit(limit, SiteNetwork(of_target(Target.parse(target))).topology)
+
+
+def is_worse(row: Row, *, limit: int = 0) -> bool:
+    """Returns whether a program fails, needs more memory than stock and than a limit in bytes, or is longer by the
     compiler's own estimate."""
     if row.stock is None or row.ours is None:
         return True
@@ -161,7 +166,7 @@ def is_worse(row: Row, *, has_limit: bool = False) -> bool:
     is_longer = then is not None and now is not None and now > then * (1 + LONGER_ESTIMATE)
     if row.ours.problem or is_longer:
         return True
-    return not has_limit and present(row.ours.memory) > present(row.stock.memory)
+    return present(row.ours.memory) > max(present(row.stock.memory), limit)
 
 
 def _compilable(targets: Sequence[Target]) -> Iterator[Target]:
@@ -272,7 +277,7 @@ def measured(
     network = {name: text for name, text in (("topology", of_target(target)),) if text}
     given = {"policy": policy, "platform": platform_of(target.platform), **network}
     if limit is not None:
-        given["memory-limit"] = str(memory_limit(limit, SiteNetwork(of_target(target)).topology))
+        given["memory-limit"] = str(_limit(limit, str(target)))
     pipeline = Pipeline.emitting(emit, given)
     start_s = time.perf_counter()
     with make_context() as context, ir.Location.unknown(context):

@@ -232,7 +232,7 @@ def _rounds_twice(at: AtOp) -> bool:
     kind = ir.RankedTensorType(at.op.results[0].type)
     parts = dict(enumerate(at.shards(0, is_result=True))).get(dim, 1)
     size, element = kind.shape[dim], kind.element_type
-    tile = -(-size // parts)
+    tile = max(1, -(-size // parts))
     return parts > 1 and not (
         holds_up_to(element, tile - 1) and all(holds(element, start) for start in range(tile, size, tile))
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole numbers that a type of elements holds without rounding."""
+"""Whole numbers that a type of elements holds without rounding, but for those that are too large for it."""
 
 from __future__ import annotations
 

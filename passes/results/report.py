@@ -100,8 +100,8 @@ def as_text(session: Session, locations: str = "user", remarks: str = "sum") -> 
     if not rows:
         return "\n\n".join(filter(None, [f"reshard: {_why_no_rows(session)}", *measured, rounded, left_alone])) + "\n"
     parts = [
-        *(measured or [f"the whole module: {_not_measured(session)}"]),
         rounded,
+        *(measured or [f"the whole module: {_not_measured(session)}"]),
         site_table.table_text(rows),
         site_table.totals_text(totals(session), rows),
         site_table.reasons_text(rows, with_calls=locations == "chain"),

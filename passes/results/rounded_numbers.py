@@ -41,7 +41,8 @@ def rounded_once(module: ir.Module, pipeline: Pipeline, session: Session) -> ir.
 def _are_wrong(written: bytes, pipeline: Pipeline, session: Session) -> list[bool]:
     """Returns for each inexact iota of a module whether XLA would round its numbers twice.
 
-    One whose layout is not known in some instance counts: numbers that are rounded once are right in any layout.
+    One of which a layout is not known counts: numbers that are rounded once are right in any layout. Of a module that
+    propagation refuses, which XLA may refuse as well, none counts.
     """
     module = ir.Module.parse(written)
     count = len(inexact_iotas(module))
@@ -50,16 +51,12 @@ def _are_wrong(written: bytes, pipeline: Pipeline, session: Session) -> list[boo
         iotas = inexact_iotas(module)
         layouts = OpLayouts(analyse(module), set(iotas))
     except DiagnosedError:
-        return [False] * count  # nothing is known of any op, as elsewhere
+        return [False] * count
     return [_is_wrong(op, layouts) for op in iotas] if len(iotas) == count else [True] * count
 
 
 def _is_wrong(op: ir.Operation, layouts: OpLayouts) -> bool:
-    of_meshes = [(mesh, layouts.of_each(op, mesh)) for mesh in layouts.meshes.values()]
-    if any(
-        found and ROUNDED_TWICE.is_met(AtOp(op, mesh, found.operands, found.results))
-        for mesh, each in of_meshes
-        for found in each
-    ):
+    if not layouts.instances_of(op):
         return True
-    return any(not any(known) for known in zip(*(each for _, each in of_meshes), strict=True))
+    found = layouts.of_result(op)
+    return any(each is None or ROUNDED_TWICE.is_met(AtOp(op, each[0], [], [each[1]])) for each in found)

@@ -59,10 +59,12 @@ class OpLayouts:
         serials = self.analysis.instances.get(self.index.get(op, -1), [])
         return self._of_instance(op, mesh, serials[0]) if serials and serials[0] in self.explicit else None
 
-    def of_each(self, op: ir.Operation, mesh: Mesh) -> list[Layouts | None]:
-        """Returns the same for each instance of an op that propagation has kept."""
-        serials = self.analysis.instances.get(self.index.get(op, -1), ())
-        return [self._of_instance(op, mesh, serial) for serial in serials if serial in self.explicit]
+    def of_result(self, op: ir.Operation) -> list[tuple[Mesh, Sharding] | None]:
+        """Returns the layouts that are stated of the first result of an op, in any instance that propagation has kept;
+        of a constant it makes one for each layout in which it is needed. None stands for one on an unknown mesh."""
+        found = {attr for each in self.instances_of(op) for attr in self.analysis.layouts.get(serial_of(each), ())}
+        stated = {self.analysis.nth_sharding(attr, 0) for attr in found if attr} - {None}
+        return [None if (mesh := self._mesh_of(each)) is None else (mesh, self._shardings[each]) for each in stated]
 
     def _of_instance(self, op: ir.Operation, mesh: Mesh, serial: int) -> Layouts | None:
         clone = self.explicit[serial]

@@ -127,7 +127,7 @@ class CompiledForms:
             self.child.begin([self._request(each) for each in new])
 
     def begin_numbered(self) -> None:
-        """Compiles the original for CPU devices as `compile_numbered` does while the caller goes on, if it is large."""
+        """Compiles the original for CPU devices, if it is large, while the caller goes on; see `compile_numbered`."""
         if xla_child.is_large(self._numbered_request.module):
             self.child.begin([self._numbered_request])
 

@@ -83,7 +83,8 @@ def advise(
       *args, **kwargs: of the function: arrays, or `jax.ShapeDtypeStruct` with shardings.
       topology: the network that times are modelled on, as in `traffic`; None for an unknown one, on which received
         bytes may not rise.
-      memory_limit: bytes per device, or text such as "12GiB", up to which the changed program may need more memory.
+      memory_limit: bytes per device, text such as "12GiB", or "device" for what a program may fill on the network: up
+        to that the changed program may need more memory.
       most: the largest number of changes.
       effort: times the usual number of compilations, which is 400.
       with_ours: whether `optimize` is asked, too, for the program as it came and for the changed one.

@@ -153,7 +153,8 @@ def auto(
         of all devices are tried, with axes named x, y, z.
       devices: where the program runs; None: as many of `jax.devices()` as the mesh has, or all of them.
       topology: the network that times are modelled on, as in `traffic`; None: that of the devices.
-      memory_limit: of a device, in bytes, or text such as "16GiB"; None: no limit.
+      memory_limit: of a device, in bytes, text such as "16GiB", or "device" for what a program may fill on the
+        network; None: no limit.
       compile_for: a target such as "tpu:v5e:2x4", whose compiler judges the meshes, and its network is that of the
         program; None: XLA for CPU devices judges them.
       pinned: the number or name of an argument -> the PartitionSpec that all of its leaves have to have, or a tree of

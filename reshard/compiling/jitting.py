@@ -31,7 +31,7 @@ _log = logging.getLogger("reshard.jit")
 class Program:
     """A program that jax compiled, with its report.
 
-    `name` is the name of its module, such as jit_step. `is_rewritten` tells whether any of its sites was rewritten.
+    `name` is the name of its module, such as jit_step. `is_rewritten` tells whether anything in it was rewritten.
     """
 
     name: str

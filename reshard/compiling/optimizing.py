@@ -96,7 +96,7 @@ class Result:
         rewritten, or if `emit` is "sdy". None if `optimize` was not given a lowered program.
       module: the rewritten module, or the unchanged one, as StableHLO text.
       report: all sites with their decisions, a `Report`.
-      is_rewritten: whether any site was rewritten.
+      is_rewritten: whether anything was rewritten: a site, layouts between arguments and results, or a split iota.
       emit: the form in which sites are written: "manual", "sdy", "local" or "auto".
       exported: a `jax.export.Exported` with the rewritten module; None if `optimize` was not given an export. Its
         derivatives are optimized when they are needed.
@@ -151,12 +151,13 @@ def optimize(
         it faster as a whole. None means yes, unless `reshard.options`, the environment or the configuration file say
         no. The check is made only with emit="manual" and emit="auto".
       **options: `policy`, "better", "strict" or "always"; `topology`: the network, a preset such as "h100:4", the path
-        of a TOML file, or a `Topology`, by default that of the program's devices; `memory_limit`, such as "12GiB";
-        `compile_for`: a target such as "tpu:v5e:2x4", whose compiler decides; `effort`: how many times longer to
-        search; `layouts`: "chosen" if those between arguments and results may be others than propagation finds;
-        `emit`, "manual", "sdy", "local" or "auto"; `traffic`, "off" if the report is not to list the longest
-        collectives, which takes up to a tenth more time; `verify_values`: if it is true, both modules run on small
-        random inputs, and rewrites that change values are taken back. See docs/jax.md for these and more options.
+        of a TOML file, or a `Topology`, by default that of the program's devices; `memory_limit`, such as "12GiB", or
+        "device" for what a program may fill on the network; `compile_for`: a target such as "tpu:v5e:2x4", whose
+        compiler decides; `effort`: how many times longer to search; `layouts`: "chosen" if those between arguments and
+        results may be others than propagation finds; `emit`, "manual", "sdy", "local" or "auto"; `traffic`, "off" if
+        the report is not to list the longest collectives, which takes up to a tenth more time; `verify_values`: if it
+        is true, both modules run on small random inputs, and rewrites that change values are taken back. See
+        docs/jax.md for these and more options.
     Returns: a `Result`. `lowered` is set if `program` is a lowered program, and `exported` if it is an export;
       `module` and `report` are always set.
     Raises:

@@ -18,7 +18,7 @@ class ShardingError(ValueError):
 
 # A sharding with the name of its mesh, as modules have it.
 _IN_MODULE = re.compile(r'\s*(?:#sdy\.sharding\s*)?<\s*@(?:[\w$.-]+|"[^"]*")\s*,\s*(?P<sharding>\[.*)>\s*\Z', re.DOTALL)
-_OF_GSPMD = re.compile(r"\s*\{\s*(?:devices=|replicated\b|maximal\b|manual\b|unreduced\b)")
+_OF_GSPMD = re.compile(r"\s*\{[\s{]*(?:devices=|replicated\b|maximal\b|manual\b|unreduced\b)")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -64,9 +64,9 @@ def test_the_exit_status_tells_of_longer_programs_more_memory_and_failures(ours,
     assert ahead_of_time.is_worse(row_of(STOCK, ours)) == is_worse
 
 
-def test_more_memory_is_no_fault_if_a_limit_allows_it():
+def test_more_memory_is_no_fault_up_to_a_limit():
     row = row_of(STOCK, replace(STOCK, peak_memory_bytes=3 << 20))
-    assert not ahead_of_time.is_worse(row, has_limit=True)
+    assert [ahead_of_time.is_worse(row, limit=limit) for limit in (0, (3 << 20) - 1, 3 << 20)] == [True, True, False]
 
 
 def test_what_stock_does_not_compile_either_is_not_worse():

@@ -118,6 +118,20 @@ def test_numbers_of_a_split_iota_are_rounded_once(numbers, stays):
     assert ("written as integers" in str(result.report)) != stays
 
 
+def test_numbers_that_are_needed_split_and_whole_are_rounded_once_in_both():
+    """Propagation makes two iotas of one, in the layouts of both products."""
+    rows, columns = sharded((8, 1), "x"), sharded((8, 1), None, "x")
+    ones = [jax.device_put(np.ones((8, NUMBERS), jnp.bfloat16), each) for each in (rows, columns)]
+
+    def both(a, b):
+        numbers = lax.broadcasted_iota(jnp.bfloat16, (8, NUMBERS), 1)
+        return with_sharding_constraint(a * numbers, rows), with_sharding_constraint(b * numbers, columns)
+
+    right = np.tile(np.arange(NUMBERS).astype(np.float32).astype(jnp.bfloat16), (8, 1))
+    for found in reshard.optimize(jax.jit(both).lower(*ones), check=False).compile()(*ones):
+        np.testing.assert_array_equal(np.asarray(found), right)
+
+
 @pytest.mark.parametrize("is_shardy", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_module_without_sites_is_handed_over_with_numbers_that_are_rounded_once(is_shardy):
     split = sharded((4, 2), "x")

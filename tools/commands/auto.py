@@ -60,7 +60,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--memory-limit",
         type=memory,
         metavar="SIZE",
-        help="of each device, e.g. 16GiB, or 'device' for what a program may fill on --topology (default: none)",
+        help="of each device, e.g. 16GiB, or 'device' for what a program may fill on --topology, else on --compile-for "
+        "(default: none)",
     )
     parser.add_argument(
         "--compiled", type=whole_number, default=3, metavar="N", help="meshes that are compiled (default: 3)"

@@ -35,8 +35,8 @@ SUMMARY = "find in a log XLA's warnings about tensors that it gathers whole, and
 EPILOG = """\
 XLA writes these warnings to stderr while it compiles: "[SPMD] Involuntary full rematerialization. ...". With a module,
 the answer has the lines of the program, its meshes and the exact sizes. A module is the output of
-lowered.as_text(debug_info=True), or a file *before_optimizations.txt of XLA_FLAGS=--xla_dump_to=DIR. See docs/fix-
-warnings.md.
+lowered.as_text(debug_info=True), or a file *before_optimizations.txt of XLA_FLAGS=--xla_dump_to=DIR. See
+docs/fix-warnings.md.
 
 exit status: 0 the log was read, with or without warnings; 1 a file or --mesh has an error; 2 the command line has an
 error.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import textwrap
 
 from reshard.planning.byte_sizes import ByteSizeError, byte_size
@@ -69,7 +70,7 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
     flags.script_arguments = script_arguments
     written: dict[str, str] = {}
     for flag, path in output_files(flags).items():
-        if (other := written.setdefault(path, flag)) != flag:
+        if (other := written.setdefault(path if path == "-" else os.path.realpath(path), flag)) != flag:
             parser.error(f"{other} and {flag} both write {'to stdout' if path == '-' else path}; choose two files")
     if not flags.version and not flags.completion and flags.command is None:
         parser.error(
@@ -169,7 +170,10 @@ def _wrapped(text: str) -> str:
         reshard plan
     """
     paragraphs = text.strip("\n").split("\n\n")
-    return "\n\n".join(each if "\n " in each else textwrap.fill(each, _WIDTH) for each in paragraphs)
+    return "\n\n".join(
+        each if "\n " in each else textwrap.fill(each, _WIDTH, break_on_hyphens=False, break_long_words=False)
+        for each in paragraphs
+    )
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -196,8 +200,9 @@ class _Parser(SuggestingParser):
 
     def _hint(self, message: str) -> str:
         is_unknown = message.startswith("unrecognized arguments")
-        hint = self._hint_of_commands(message) if is_unknown else ""
-        return hint or self.suggestion(message) or (self._hint_of_scripts() if is_unknown else "")
+        if is_unknown and (hint := self._hint_of_scripts() or self._hint_of_commands(message)):
+            return hint
+        return self.suggestion(message)
 
     def _hint_of_commands(self, message: str) -> str:
         """Returns which other commands have the first unknown flag; empty if none has it."""

@@ -146,7 +146,7 @@ def _rewritten(original: ir.Module, pipeline: Pipeline, name: str, flags: argpar
     """
     from reshard.dialect_utils.platform.bindings import ir
     from reshard.passes.driver.base import RunOptions, Session
-    from reshard.passes.driver.registry import AUTO
+    from reshard.passes.driver.registry import AUTO, COMPARED
     from reshard.passes.sites.oracle import BETTER
 
     rewritten = ir.Module.parse(str(original.operation.get_asm(enable_debug_info=True)))
@@ -155,11 +155,15 @@ def _rewritten(original: ir.Module, pipeline: Pipeline, name: str, flags: argpar
     pipeline.run(rewritten, session)
     _refuse_shardys_collectives(rewritten)
     takes_over = pipeline.emission == AUTO and flags.policy in (None, BETTER)
-    if not (flags.check or takes_over) or flags.emit == "local":
-        return rewritten
-    from reshard.passes.whole_module import whole_module_check
+    if (flags.check or takes_over) and flags.emit != "local":
+        from reshard.passes.whole_module import whole_module_check
 
-    return whole_module_check.check(original, rewritten, pipeline, session, session.results.report_rows)
+        rewritten = whole_module_check.check(original, rewritten, pipeline, session, session.results.report_rows)
+    if pipeline.emission not in COMPARED:
+        return rewritten
+    from reshard.passes.results import rounded_numbers
+
+    return rounded_numbers.rounded_once(rewritten, pipeline, session)
 
 
 def _refuse_shardys_collectives(module) -> None:

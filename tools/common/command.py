@@ -250,6 +250,8 @@ def refuse_unwritable(path: str) -> None:
     file = Path(path)
     if path == "-":
         return
+    if not path:
+        raise UserError("the name of an output file is empty")
     if file.is_dir():
         raise UserError(f"{path}: is a directory")
     if not file.parent.is_dir():

@@ -28,7 +28,7 @@ from reshard.passes.results.checks import ROUNDED_ONCE, is_changed, run_and_chec
 from reshard.passes.results.result_cache import Output
 from reshard.passes.results.summed_remarks import summed_up
 from reshard.passes.sites.network import UNKNOWN, SiteNetwork, of_target
-from reshard.planning.byte_sizes import ByteSizeError, memory_limit
+from reshard.planning.byte_sizes import DEVICE, ByteSizeError, memory_limit
 from reshard.synthesis.forms.platforms import CPU, platform_of
 from reshard.tools.common import contained
 from reshard.tools.common.reproducer import Reproducer, report_crash
@@ -95,8 +95,10 @@ def checked_pipeline(flags: argparse.Namespace, text: str, context: ir.Context) 
     if platform != CPU and _is_for_platforms(text) and not is_named:
         given["platform"] = platform
     if given["memory_limit"] is not None:
-        network = given["topology"] or _network_named(text) or (of_target(target) if target else UNKNOWN)
-        given["memory_limit"] = _limit(given["memory_limit"], network)
+        network = given["topology"]
+        if network is None and given["memory_limit"] == DEVICE:
+            network = _network_named(text) or (of_target(target) if target else UNKNOWN)
+        given["memory_limit"] = _limit(given["memory_limit"], network or UNKNOWN)
     options = {name.replace("_", "-"): str(value) for name, value in given.items() if value not in (None, UNKNOWN)}
     if text == registry.DEFAULT_PIPELINE and "emit" in options:
         pipeline = Pipeline.emitting(options.pop("emit"), options)
@@ -124,9 +126,15 @@ def _lacks_network(text: str) -> bool:
 
 
 def _network_named(text: str) -> str:
-    """Returns the topology that the passes of a pipeline name; UNKNOWN if they name none, or several."""
+    """Returns the topology that the passes of a pipeline name, UNKNOWN if they name none. Raises: PipelineError if they
+    name several."""
     named = {getattr(each, "topology", UNKNOWN) for each in Pipeline.parse(text).passes} - {UNKNOWN}
-    return named.pop() if len(named) == 1 else UNKNOWN
+    if len(named) > 1:
+        several = ", ".join(sorted(SiteNetwork(each).topology.name for each in named))
+        raise PipelineError(
+            f"--memory-limit={DEVICE}: the pipeline names several networks ({several}); give --topology"
+        )
+    return next(iter(named), UNKNOWN)
 
 
 def _is_for_platforms(text: str) -> bool:

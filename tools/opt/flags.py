@@ -10,10 +10,10 @@ import sys
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError
 from reshard.passes.driver import registry
 from reshard.passes.results.checks import MOST_VALUE_BYTES, effort_of
-from reshard.planning.byte_sizes import ByteSizeError, byte_size, limit_text
+from reshard.planning.byte_sizes import ByteSizeError, byte_size
 from reshard.synthesis.layouts.mesh import Mesh, MeshError
 from reshard.tools.common import completion
-from reshard.tools.common.command import ORACLE_HELP, topology_text
+from reshard.tools.common.command import ORACLE_HELP, memory, topology_text
 from reshard.tools.common.suggestions import SuggestingParser, meant
 
 _DESCRIPTION = """\
@@ -269,10 +269,10 @@ def _add_rewriting(group) -> None:
     )
     group.add_argument(
         "--memory-limit",
-        type=_byte_limit,
+        type=memory,
         metavar="SIZE",
         help="the most memory of the module and of each plan, per device, e.g. 12GiB, or 'device' for what a program "
-        "may fill on --topology (default: stock XLA's)",
+        "may fill on --topology, else on --compile-for (default: stock XLA's)",
     )
     group.add_argument(
         "--auto-partition",
@@ -458,13 +458,6 @@ def _mesh(text: str) -> str:
 def _byte_size(text: str) -> int:
     try:
         return byte_size(text)
-    except ByteSizeError as problem:
-        raise argparse.ArgumentTypeError(str(problem)) from None
-
-
-def _byte_limit(text: str) -> str:
-    try:
-        return limit_text(text)
     except ByteSizeError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None
 

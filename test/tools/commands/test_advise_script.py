@@ -94,10 +94,11 @@ def test_arguments_behind_two_dashes_are_the_scripts():
     assert parse_flags(["advise", "step.mlir"]).script_arguments == []
 
 
-def test_arguments_of_a_script_without_dashes_are_an_error_that_says_where_they_go(capsys):
+@pytest.mark.parametrize("flag", ["--steps", "--seed"])  # the second one is a flag of another command
+def test_arguments_of_a_script_without_dashes_are_an_error_that_says_where_they_go(flag, capsys):
     with pytest.raises(SystemExit):
-        parse_flags(["advise", "train.py", "--steps", "2"])
-    assert "--steps 2; arguments of a script come behind --" in capsys.readouterr().err
+        parse_flags(["advise", "train.py", flag, "2"])
+    assert f"{flag} 2; arguments of a script come behind --" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

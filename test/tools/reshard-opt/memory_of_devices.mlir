@@ -8,7 +8,7 @@
 // NAMED: plan-sites{{.*}}memory-limit=60000000000
 // TARGET: memory-limit=16911433728
 // OPEN: error: --memory-limit: how many devices share this host's memory is not known on the network 'cpu'
-// TWO: error: --memory-limit: how much memory a device has is not known
+// TWO: error: --memory-limit=device: the pipeline names several networks (h100:2x4, v5e:2x4); give --topology
 sdy.mesh @mesh = <["x"=4, "y"=2]>
 
 func.func @main(%arg0: tensor<16x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {"x"}]>})
