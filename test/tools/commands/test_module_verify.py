@@ -516,3 +516,21 @@ def test_the_command_is_contained_and_its_exit_status_is_that_of_the_work(tmp_pa
         [sys.executable, "-m", "reshard.tools.reshard", "verify", str(path)], capture_output=True, text=True
     )
     assert done.returncode == STOCK_IS_WRONG and "stablehlo.dynamic_update_slice" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_an_iota_that_is_handed_over_as_integers_is_checked_so(capsys, tmp_path):
+    """Stock XLA rounds numbers twice; no site is rewritten."""
+    path, split = tmp_path / "numbers.mlir", sharded('{"x", "y", "z"}')
+    path.write_text(f"""{HEAD}
+      func.func public @main(%a: tensor<4096xbf16> {split}) -> (tensor<4096xbf16> {split}) {{
+        %0 = stablehlo.iota dim = 0 : tensor<4096xbf16>
+        %1 = stablehlo.add %a, %0 : tensor<4096xbf16>
+        return %1 : tensor<4096xbf16>
+      }}
+    }}
+    """)
+    assert tool.main(["verify", str(path)]) == RIGHT
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "  stock XLA: equal within tolerance"
+    assert lines[-2:] == ["  ours:      equal, bit for bit", "  => right"]
