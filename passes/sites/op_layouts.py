@@ -62,9 +62,11 @@ class OpLayouts:
     def of_result(self, op: ir.Operation) -> list[tuple[Mesh, Sharding] | None]:
         """Returns the layouts that are stated of the first result of an op, in any instance that propagation has kept;
         of a constant it makes one for each layout in which it is needed. None stands for one on an unknown mesh."""
-        found = {attr for each in self.instances_of(op) for attr in self.analysis.layouts.get(serial_of(each), ())}
-        stated = {self.analysis.nth_sharding(attr, 0) for attr in found if attr} - {None}
-        return [None if (mesh := self._mesh_of(each)) is None else (mesh, self._shardings[each]) for each in stated]
+        serials = self.analysis.instances.get(self.index.get(op, -1), ())
+        found = {attr for each in serials if each in self.explicit for attr in self.analysis.layouts.get(each, ())}
+        stated = {each for attr in found if attr and (each := self.analysis.nth_sharding(attr, 0)) is not None}
+        ordered = sorted(stated, key=str)
+        return [None if (mesh := self._mesh_of(each)) is None else (mesh, self._shardings[each]) for each in ordered]
 
     def _of_instance(self, op: ir.Operation, mesh: Mesh, serial: int) -> Layouts | None:
         clone = self.explicit[serial]
