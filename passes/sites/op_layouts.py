@@ -57,23 +57,13 @@ class OpLayouts:
         number of operands or results than the op.
         """
         serials = self.analysis.instances.get(self.index.get(op, -1), [])
-        return self._of_instance(op, mesh, serials[0]) if serials and serials[0] in self.explicit else None
-
-    def of_result(self, op: ir.Operation) -> list[tuple[Mesh, Sharding] | None]:
-        """Returns the layouts that are stated of the first result of an op, in any instance that propagation has kept;
-        of a constant it makes one for each layout in which it is needed. None stands for one on an unknown mesh."""
-        serials = self.analysis.instances.get(self.index.get(op, -1), ())
-        found = {attr for each in serials if each in self.explicit for attr in self.analysis.layouts.get(each, ())}
-        stated = {each for attr in found if attr and (each := self.analysis.nth_sharding(attr, 0)) is not None}
-        ordered = sorted(stated, key=str)
-        return [None if (mesh := self._mesh_of(each)) is None else (mesh, self._shardings[each]) for each in ordered]
-
-    def _of_instance(self, op: ir.Operation, mesh: Mesh, serial: int) -> Layouts | None:
-        clone = self.explicit[serial]
+        if not serials or serials[0] not in self.explicit:
+            return None
+        clone = self.explicit[serials[0]]
         if len(clone.operands) != len(op.operands) or len(clone.results) != len(op.results):
             return None
         operands = [(self._before_conversion(value), value) for value in clone.operands]
-        results = [(self._propagated(serial, i), value) for i, value in enumerate(clone.results)]
+        results = [(self._propagated(serials[0], i), value) for i, value in enumerate(clone.results)]
         if any(attr is not None and self._mesh_of(attr) != mesh for attr, _ in (*operands, *results)):
             return None
         found = Layouts(
@@ -85,6 +75,15 @@ class OpLayouts:
             i for i, (value, layout) in values if layout is not None and self._is_held(value, layout)
         )
         return found
+
+    def of_result(self, op: ir.Operation) -> list[tuple[Mesh, Sharding] | None]:
+        """Returns the layouts that are stated of the first result of an op, in any instance that propagation has kept;
+        of a constant it makes one for each layout in which it is needed. None stands for one on an unknown mesh."""
+        serials = self.analysis.instances.get(self.index.get(op, -1), ())
+        found = {attr for each in serials if each in self.explicit for attr in self.analysis.layouts.get(each, ())}
+        stated = {each for attr in found if attr and (each := self.analysis.nth_sharding(attr, 0)) is not None}
+        ordered = sorted(stated, key=str)
+        return [None if (mesh := self._mesh_of(each)) is None else (mesh, self._shardings[each]) for each in ordered]
 
     def instances_of(self, op: ir.Operation) -> list[ir.Operation]:
         """Returns the copies of an op in the analysis that propagation has kept."""
