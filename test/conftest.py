@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiers for pytest: `--tier quick` (default), `slow`, `device`, `tpu`, `cuda` or `all` (all but device).
 
-Of the cases of tests marked `draws`, which are random and many, one in four runs, of slow ones one in 40; with
-`--every-draw` all do.
+Of the cases of tests marked `draws`, which are random and many, one in four runs, of slow ones one in 40. A test that
+says how many examples hypothesis draws gets a fourth of them, a slow one an eighth. With `--every-draw` all run. With
+`--slow-turn 1/2` every second slow test runs, with `2/2` the others: who runs both has run all.
 
 Tests marked tpu or cuda compile ahead of time. They need the compiler, but no device, and are skipped if the compiler
 is not installed.
 """
 
+import argparse
 import functools
 import os
 import signal
@@ -38,6 +40,8 @@ if (
 
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
 _ONE_DRAW_IN = {"quick": 4, "slow": 40}  # by tier
+_ONE_EXAMPLE_IN = {"quick": 4, "slow": 8}
+_FEWEST_EXAMPLES = 20
 hypothesis.settings.register_profile("some", max_examples=30, deadline=None)  # of tests that do not say how many
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
 _TIERS = {**{tier: {tier} for tier in _ALONE}, "all": {"quick", "slow", *_COMPILERS}}
@@ -46,6 +50,7 @@ _TIERS = {**{tier: {tier} for tier in _ALONE}, "all": {"quick", "slow", *_COMPIL
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=tuple(_TIERS), default="quick", help="tests with that mark, or the others")
     parser.addoption("--one-case-in", type=int, default=1, help="one in so many cases of each test that has some")
+    parser.addoption("--slow-turn", metavar="K/N", type=_turn, default=(1, 1), help="the K-th of N parts of slow tests")
     parser.addoption("--every-draw", action="store_true", help="all cases of tests that draw many")
 
 
@@ -73,8 +78,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
         )
         selected = [item for item in selected if item not in left_out]
+        _draw_fewer_examples(selected)
     repeated = _left_out([item for item in selected if "[" in item.nodeid], None, config.getoption("--one-case-in"))
     selected = [item for item in selected if item not in repeated]
+    turn, turns = config.getoption("--slow-turn")
+    selected = [item for item in selected if _tier(item) != "slow" or _turn_of(item, turns) == turn]
     config.hook.pytest_deselected(items=list({*items} - {*selected}))
     items[:] = selected
     for item in selected:
@@ -135,6 +143,18 @@ def lasting_xla_child(lasting_xla_children, monkeypatch):
     monkeypatch.setattr(xla_child, "XlaChild", child)
 
 
+def _turn(text: str) -> tuple[int, int]:
+    turn, _, turns = text.partition("/")
+    if not (turn.isdecimal() and turns.isdecimal() and 1 <= int(turn) <= int(turns)):
+        raise argparse.ArgumentTypeError(f"'{text}' is no part such as 1/2")
+    return int(turn), int(turns)
+
+
+def _turn_of(item: pytest.Item, turns: int) -> int:
+    """Returns in which of so many turns a test runs."""
+    return zlib.crc32(item.nodeid.encode()) % turns + 1
+
+
 def _tier(item: pytest.Item) -> str:
     return next((tier for tier in ("device", *_COMPILERS, "slow") if item.get_closest_marker(tier)), "quick")
 
@@ -151,6 +171,16 @@ def _left_out(items: Iterable[pytest.Item], marker: str | None, one_in: int) -> 
         some.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
         found.update(some[-(-len(some) // one_in) :])
     return found
+
+
+def _draw_fewer_examples(items: Iterable[pytest.Item]) -> None:
+    """Has tests that say how many examples hypothesis draws draw a part of them."""
+    for function, item in {item.function: item for item in items if isinstance(item, pytest.Function)}.items():
+        if hypothesis.is_hypothesis_test(function):
+            said = function._hypothesis_internal_use_settings
+            few = max(said.max_examples // _ONE_EXAMPLE_IN.get(_tier(item), 1), _FEWEST_EXAMPLES)
+            if few < said.max_examples:
+                function._hypothesis_internal_use_settings = hypothesis.settings(said, max_examples=few)
 
 
 def _missing_compiler(tier: str) -> str:

@@ -210,6 +210,7 @@ def _run_pytest(python: str, flags: argparse.Namespace, parts: Sequence[str], re
     command += _selected(parts)
     command += ["-k", flags.filter] if flags.filter else []
     command += ["--every-draw"] if flags.every_draw else []
+    command += ["--slow-turn", flags.slow_turn] if flags.slow_turn else []
     command += [f"--one-case-in={flags.one_case_in}"] if flags.one_case_in > 1 else []
     return _counted(command, results, _pytest_outcomes, {0, 5})  # 5: no test was selected
 
@@ -273,6 +274,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     tests.add_argument(
         "--every-draw", action="store_true", help="run all cases of tests that draw many, instead of some"
+    )
+    tests.add_argument(
+        "--slow-turn", metavar="K/N", help="of the slow tests of pytest only the K-th of N parts, such as 1/2"
     )
     tests.add_argument(
         "--one-case-in",

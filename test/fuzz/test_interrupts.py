@@ -5,6 +5,7 @@ import interrupts
 import pytest
 
 
+@pytest.mark.draws
 @pytest.mark.slow
 @pytest.mark.parametrize("of", ["optimize", "opt"])
 def test_what_is_answered_after_an_interrupt_is_what_a_clean_process_answers(of):

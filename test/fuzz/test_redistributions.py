@@ -43,9 +43,9 @@ def test_random_redistributions(start):
 
 @pytest.mark.draws
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(10_000, 13_000, 500))
+@pytest.mark.parametrize("start", range(10_000, 13_000, 250))
 def test_thousands_of_random_redistributions(start):
-    outcomes = [check(draw(seed)) for seed in range(start, start + 500)]
+    outcomes = [check(draw(seed)) for seed in range(start, start + 250)]
     assert outcomes.count("refused") < len(outcomes) // 2
 
 
@@ -109,9 +109,9 @@ def test_no_other_way_shows_a_plan_wrong(start):
 
 @pytest.mark.draws
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(50_000, 51_000, 500))
+@pytest.mark.parametrize("start", range(50_000, 51_000, 250))
 def test_of_a_thousand_no_other_way_shows_a_plan_wrong(start):
-    for seed in range(start, start + 500):
+    for seed in range(start, start + 250):
         check_against_others(draw(seed))
 
 

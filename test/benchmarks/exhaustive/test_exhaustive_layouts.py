@@ -60,12 +60,14 @@ def test_a_matrix_less_its_transpose_has_a_layout_that_is_that_of_neither():
     assert found.anew.combinations == 81  # nine layouts of the argument, and nine of the result
 
 
+@pytest.mark.draws
 @pytest.mark.slow
-def test_two_hundred_programs_have_the_same_optimum():
-    found = [each for each in drawn(200) if each is not None]
+@pytest.mark.parametrize("count", [50, 200])
+def test_many_programs_have_the_same_optimum(count):
+    found = [each for each in drawn(count) if each is not None]
     assert [(each.case.seed, each.problems) for each in found if each.problems] == []
-    for kind, least in zip(KINDS, (15, 10, 10, 20, 15)):
-        assert sum(map(KINDS[kind], found)) >= least, kind
+    for kind, of_200 in zip(KINDS, (15, 10, 10, 20, 15)):
+        assert sum(map(KINDS[kind], found)) >= of_200 * count // 200, kind
     assert {each.case.mesh_text.count(",") for each in found} == {0, 1} and len({e.case.network for e in found}) == 3
 
 

@@ -73,14 +73,14 @@ def test_the_law_sees_a_plan_that_is_dearer(tmp_path):
 
 @pytest.mark.draws
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(32, 37))
+@pytest.mark.parametrize("seed", range(32, 42))
 @pytest.mark.parametrize("devices", [8, 12, 16, 24])
 def test_no_plan_of_many_random_pairs_is_dearer(devices, seed, tmp_path):
-    check(random_cases((devices,), 50, seed, PRESETS), tmp_path)
+    check(random_cases((devices,), 25, seed, PRESETS), tmp_path)
 
 
 @pytest.mark.draws
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(3))
+@pytest.mark.parametrize("first", range(6))
 def test_no_plan_of_many_pairs_on_named_networks_is_dearer(first, tmp_path):
-    check(network_cases(100, 32)[first::9], tmp_path)
+    check(network_cases(100, 32)[first::18], tmp_path)

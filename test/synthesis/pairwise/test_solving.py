@@ -136,14 +136,16 @@ def test_a_limit_binds_where_the_best_solution_without_it_costs_nothing():
     assert solve(problem).cost == 1.0
 
 
+@pytest.mark.draws
 @pytest.mark.slow
-def test_two_prices_are_enough_for_a_solution_that_keeps_the_limit(monkeypatch):
+@pytest.mark.parametrize("count", [2, 4], ids=["half", "all"])
+def test_two_prices_are_enough_for_a_solution_that_keeps_the_limit(count, monkeypatch):
     """Of a program so large that few can be solved, what costs least and what weighs least are mixed."""
     monkeypatch.setattr(solving, "_FEW", 0)
     monkeypatch.setattr(solving, "_MOST_PRICED", 600)  # 264 variables have the first ones
     monkeypatch.setattr(solving, "_MOST_AT_ONCE", 0)
     rng, found = np.random.default_rng(5), 0
-    for _ in range(4):
+    for _ in range(count):
         problem = PairwiseProblem()
         for _ in range(6):
             problem.add(rng.integers(0, 9, 4).astype(float))
@@ -158,4 +160,4 @@ def test_two_prices_are_enough_for_a_solution_that_keeps_the_limit(monkeypatch):
         solution = solve(problem)
         assert problem.excess(solution.states) == 0 and solution.bound <= best.cost <= solution.cost
         found += solution.cost <= 1.3 * best.cost
-    assert found >= 3
+    assert found >= 0.75 * count

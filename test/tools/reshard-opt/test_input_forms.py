@@ -160,7 +160,8 @@ def test_a_string_that_is_no_text_is_diagnosed(tmp_path, capfd):
     assert "fault of its own" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.draws
+@pytest.mark.parametrize("count", [8, *(pytest.param(count, marks=pytest.mark.slow) for count in (64, 200))])
 def test_damaged_files_never_get_the_better_of_the_tool(count, tmp_path):
     command = [sys.executable, HERE / "damaged_inputs.py", "--count", str(count), "--keep", tmp_path / "finds"]
     done = subprocess.run(command, capture_output=True, text=True)
