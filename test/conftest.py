@@ -3,7 +3,7 @@
 
 Of the cases of tests marked `draws`, which are random and many, one in four runs, of slow ones one in 40. A test that
 says how many examples hypothesis draws gets a fourth of them, a slow one an eighth. With `--every-draw` all run. With
-`--slow-turn 1/2` every second slow test runs, with `2/2` the others: who runs both has run all.
+`--slow-turn 1/3` a third of the slow tests runs, with `2/3` and `3/3` the others.
 
 Tests marked tpu or cuda compile ahead of time. They need the compiler, but no device, and are skipped if the compiler
 is not installed.
