@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--every-draw"):
         hypothesis.settings.load_profile("some")
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
-    config.addinivalue_line("markers", "mostly_slow: each third of its cases is quick, the others are slow")
+    config.addinivalue_line("markers", "mostly_slow: each fifth of its cases is quick, the others are slow")
     config.addinivalue_line("markers", "draws: its cases are random and many; some are enough for most purposes")
     config.addinivalue_line("markers", "device: needs an accelerator")
     config.addinivalue_line("markers", "tpu: needs libtpu, but no TPU")
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in _left_out(items, "mostly_slow", 3):
+    for item in _left_out(items, "mostly_slow", 5):
         item.add_marker(pytest.mark.slow)
     wanted = _TIERS[config.getoption("--tier")]
     selected = [item for item in items if _tier(item) in wanted]

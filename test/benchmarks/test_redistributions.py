@@ -320,6 +320,7 @@ def test_examples_of(name):
 # ---- the peers, and the seeded 2 %
 
 
+@pytest.mark.slow
 def test_questions_after_the_death_of_shardys_process_are_answered():
     case = a_case()
     with Peers(4) as peers:

@@ -44,6 +44,7 @@ def test_random_program_of_many(worker, seed, policy):
     assert_passes(worker, seed, policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", EXTENDED)
 def test_random_program_of_extended_operations(worker, seed):
     assert_passes(worker, seed, "always", extended.recipe)
@@ -64,12 +65,14 @@ def test_a_seed_gives_one_recipe_that_is_plain_data(draw):
     assert json.loads(json.dumps(recipe)) == recipe == draw(5)
 
 
+@pytest.mark.slow
 def test_every_construct_with_a_body_is_drawn():
     recipes = map(programs.recipe, range(60))
     drawn = {step["op"] for recipe in recipes for step in recipe["steps"] if programs.bodies_of(step)}
     assert drawn == {"fori", "while", "scan", "switch", "call", "vmap"}
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_a_failure_and_is_started_again(worker):
     assert failing_kinds(worker.check({"seed": 300}, "better")) == {"died"}
     assert_passes(worker, 300, "better")
@@ -90,6 +93,7 @@ def test_every_extended_operation_is_drawn_and_in_bodies_too():
     assert len([name for name in inner if programs.OPS[name].group == extended.GROUP]) > 8, inner
 
 
+@pytest.mark.slow
 def test_most_extended_programs_use_a_constrained_value_more_than_once():
     assert sum(_has_shared_constraint(extended.recipe(seed)) for seed in range(60)) > 40
 

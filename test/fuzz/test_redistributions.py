@@ -141,6 +141,7 @@ def digests(**environment: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.slow
 def test_every_process_plans_alike(tmp_path):
     without = digests(RESHARD_CACHE="off", PYTHONHASHSEED="1")
     for seed in ("2", "3"):  # the second reads what the first wrote
@@ -194,6 +195,7 @@ def with_element(case: Case) -> tuple[Case, str]:
     return replace(case, bits=element_type(name).bits), name
 
 
+@pytest.mark.slow
 def test_xla_ends_with_the_same_elements(child):
     for seed in range(800, 812):
         check_in_xla(seed, child)

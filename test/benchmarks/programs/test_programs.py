@@ -129,6 +129,7 @@ def test_the_readme_describes_every_program():
     assert [each.name for each in PROGRAMS if f"| `{each.name}` |" not in text] == []
 
 
+@pytest.mark.slow
 def test_conversions_have_sites_and_the_gpt_is_badly_annotated():
     found = sites(*CONVERSIONS, "mixed_gpt")
     assert found == {

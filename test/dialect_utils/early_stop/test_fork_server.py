@@ -55,6 +55,7 @@ def test_each_code_comes_with_the_number_of_its_request_whichever_ends_first(at_
     assert found == [5, 6, 7]
 
 
+@pytest.mark.slow
 def test_what_ends_first_is_told_first():
     ended, _ = ends({"code": 5, "seconds": 2}, {"code": 6}, at_once=2)
     assert ended == [(1, 6), (0, 5)]

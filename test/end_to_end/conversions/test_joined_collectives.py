@@ -76,6 +76,7 @@ def _large_sum_before_a_loop(order):
     return jax.jit(jax.shard_map(per_device, mesh=devices, **split))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [range(8), (6, 1, 4, 3, 2, 5, 0, 7)], ids=("in order", "in another order"))
 def test_a_sum_that_does_not_wait_for_a_loop_needs_less_memory(order):
     """XLA's combiner for CPU devices makes one of both sums, behind the loop, if they list the same groups alike."""

@@ -200,6 +200,7 @@ def test_a_sharding_on_another_mesh_is_an_error_in_the_words_of_python(rows_and_
     assert "take this one out of it" in str(error.value) and "--" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tactics", ["zero3", ["x=zero3"]])
 def test_tactics_may_be_one_name_or_a_sequence(tactics):
     params, x = parameters(), batch()

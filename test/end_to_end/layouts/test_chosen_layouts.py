@@ -74,6 +74,7 @@ def test_jit_takes_them_too(layer):
     np.testing.assert_allclose(found(*args), jax.jit(fun)(*args), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_donated_argument_stays_donated(layer):
     fun, (x, up, down) = layer
     lowered = jax.jit(fun, donate_argnums=0).lower(x, up, down)
@@ -152,6 +153,7 @@ def test_without_a_form_per_device_it_has_to_be_right(layer, monkeypatch, status
     assert "layouts between arguments and results stay" in said and said.endswith("output 0 is off")
 
 
+@pytest.mark.slow
 def test_a_slice_whose_start_is_clamped_is_right(mesh):
     """XLA clamps the start of each device's part if what follows the slice is split; small random integers hardly show
     that."""

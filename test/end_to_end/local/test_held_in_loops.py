@@ -118,6 +118,7 @@ def _branch(w, xs):
     return lax.scan(turn, jnp.zeros(WIDTH), xs)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "shape", "out"),
     [(_weights_in_turn, (WIDTH, WIDTH), P()), (_layers, (2, WIDTH, WIDTH), P(None, EVERY))],

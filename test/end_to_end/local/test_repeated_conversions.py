@@ -96,6 +96,7 @@ def bits(results) -> list[np.ndarray]:
     return [np.asarray(each).view(np.uint8) for each in jax.tree.leaves(results)]
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_less_is_held_and_every_bit_is_the_same(mesh, dtype):
     f, args = step(mesh, dtype)

@@ -158,6 +158,7 @@ def test_what_jax_lowers_is_worked_on_here(monkeypatch):
     assert not asked
 
 
+@pytest.mark.slow
 def test_what_jax_lowers_with_partial_sums_goes_to_the_child(monkeypatch):
     from reshard.dialect_utils.platform.bindings import ir, make_context
     from reshard.dialect_utils.platform.compat import bytecode

@@ -88,6 +88,7 @@ def test_wide_meshes_stay_small(devices):
     assert f"of {devices:,} devices" in found.html()
 
 
+@pytest.mark.slow
 def test_same_plan_same_bytes_under_any_hash_seed():
     script = (
         "import hashlib, reshard\n"

@@ -75,6 +75,7 @@ def test_examples_and_heads_share_an_axis_that_neither_divides():
     assert [use.axis for use in uses] == ["x:(1)2", "x:(2)2", "x:(4)2"] and [use.size for use in uses] == [2, 2, 2]
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("shape", [(4, 4, 64), (2, 2, 64), (1, 2, 256), (3, 4, 32)])
 def test_parts_are_never_worse_than_whole_axes_at_the_same_prices(shape):
     program = attention(*shape)

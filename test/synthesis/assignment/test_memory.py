@@ -197,6 +197,7 @@ class Replay:
         return most
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(programs(), st.randoms(use_true_random=False))
 def test_the_peak_is_that_of_a_replay(drawn, random):

@@ -391,6 +391,7 @@ print(hits)
 """
 
 
+@pytest.mark.slow
 def test_processes_at_once_read_whole_values_or_none_and_keep_the_limits(root):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     commands = [[sys.executable, "-c", _WRITE_AND_READ, str(root), str(seed)] for seed in range(3)]

@@ -218,6 +218,7 @@ def test_the_overhead_of_messages_is_found_along_one_axis_from_groups_of_two():
         assert near(found.levels[0].message_s, 3e-4, 0.2) and not found.further_launch_s
 
 
+@pytest.mark.slow
 def test_an_all_to_all_that_starts_late_is_not_taken_for_one_of_slow_messages():
     mesh = Mesh.parse("node=2,host=4")
     levels = Level("node", 2, "switch", 1.2e7, 3e-4, 1.2e7), Level("host", 4, "switch", 1.2e8, 2e-4)

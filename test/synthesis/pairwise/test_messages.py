@@ -58,6 +58,7 @@ def test_without_cycles_the_solution_is_the_best_one(seed):
     assert messages.bound == pytest.approx(messages.best_cost)
 
 
+@pytest.mark.slow
 def test_the_bound_never_falls_and_more_passes_bring_it_up():
     side = 12
     at = {(row, column): row * side + column for row in range(side) for column in range(side)}

@@ -251,6 +251,7 @@ def test_synonyms_are_the_same_placement_and_need_nothing():
     assert same_placement(found.mesh, found.source, found.target)
 
 
+@pytest.mark.slow
 def test_r5_same_plan_for_any_hash_seed():
     program = (
         "from benchmarks.conversions.pairs import random_pairs, random_reductions\n"
@@ -551,6 +552,7 @@ def test_what_is_above_a_bound_of_zero_is_not_within_a_factor_of_it():
     assert found.proved_gap is None and not found.is_optimal and math.isinf(found.ratio_to_bound)
 
 
+@pytest.mark.slow
 def test_an_exchange_behind_another_step_leaves_memory_for_the_source_tile():
     mesh = Mesh.parse("x=2,y=3,z=16")
     source = Sharding.parse('[{"z":(8)2, "x"}, {"z":(4)2}], unreduced={"y", "z":(1)4}')

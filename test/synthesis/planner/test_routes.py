@@ -275,6 +275,7 @@ class TestTwoMeshes:
         assert found.chain_text.count("permute of whole tiles to their devices") <= 1
         assert found.collectives <= 2
 
+    @pytest.mark.slow
     def test_the_permute_comes_where_tiles_are_smallest(self):
         shuffled = '<["a"=4, "b"=2], device_ids=[7,2,4,6,1,3,5,0]>'
         found = plan_of("x=4,y=2", (4096, 4096), '[{"x"}, {}]', "[{}, {}]", to=shuffled)

@@ -101,6 +101,7 @@ def test_none_where_pieces_do_not_nest():
     assert chain("x=12", SHAPE, '[{"x":(1)2}, {}]', '[{"x":(1)3}, {}]') is None
 
 
+@pytest.mark.slow
 def test_same_chain_again():
     pairs = list(random_pairs(10))
     first = [blocked_chain(mesh, SHAPE, *ends) for mesh, *ends in pairs]

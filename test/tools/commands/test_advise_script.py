@@ -64,6 +64,7 @@ def line_of(comment: str) -> int:
     return 1 + next(number for number, line in enumerate(SCRIPT.split("\n")) if line.endswith(f"# {comment}"))
 
 
+@pytest.mark.slow
 def test_the_longest_program_is_advised_on_at_the_line_of_the_script(capfd, script, tmp_path):
     assert tool.main(["advise", script, *FOR_8, "-o", "better.mlir"]) == 0
     out, err = capfd.readouterr()
@@ -101,6 +102,7 @@ def test_arguments_of_a_script_without_dashes_are_an_error_that_says_where_they_
     assert f"{flag} 2; arguments of a script come behind --" in capsys.readouterr().err
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [

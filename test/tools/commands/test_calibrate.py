@@ -227,6 +227,7 @@ def test_an_interrupted_run_leaves_no_file(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_every_probe_is_the_collective_that_it_says():
     program = """if True:
         import jax, numpy as np

@@ -194,6 +194,7 @@ def with_ceiling(text: str) -> str:
 # ---- verdicts
 
 
+@pytest.mark.slow
 def test_what_moves_data_is_equal_bit_for_bit(context, child):
     found = verify(MOVED, child)
     assert (found.stock.status, found.ours.status) == (EQUAL, EQUAL)

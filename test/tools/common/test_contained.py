@@ -101,6 +101,7 @@ contained.leave(command.run(lambda: contained.run(work, "in.mlir"), "tool", [], 
 """
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("who", ["alone", "all"])
 @pytest.mark.parametrize("how, output, status", [("says so", "written\n", 0), ("is silent", "", 130)])
 def test_work_that_is_interrupted_may_write_what_it_has_if_it_says_so(how, output, status, who):
