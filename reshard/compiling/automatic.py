@@ -29,7 +29,7 @@ from reshard.configuration import contexts
 from reshard.configuration.settings import SETTINGS, resolved
 from reshard.dialect_utils.assignment.factored_modules import KeptShardingError
 from reshard.dialect_utils.ir.module_files import ModuleFile
-from reshard.dialect_utils.platform import compat, progress
+from reshard.dialect_utils.platform import compat, jax_seam, progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
@@ -265,7 +265,8 @@ class AutoJitted:
     another trace (`jax.grad`, `vmap`, an outer `jit`) it works like `jax.jit`, since layouts are of whole programs.
 
     `program(*args, **kwargs)` returns the `Automatic` for arguments; a call puts the arguments where it takes them, and
-    runs it. Another value of a static argument is another program.
+    runs it. Another value of a static argument is another program, and so is another context of jax, such as
+    `jax.default_matmul_precision`.
     """
 
     def __init__(self, fun, options: Mapping[str, Any]):
@@ -290,16 +291,14 @@ class AutoJitted:
         import jax
 
         leaves, tree = jax.tree.flatten(_structs_of(call.values))
-        key = call.key, tree, tuple((each.shape, each.dtype, each.weak_type) for each in leaves)
+        kinds = tuple((each.shape, each.dtype, each.weak_type) for each in leaves)
+        key = call.key, tree, kinds, jax_seam.trace_context()
         if key not in self._programs:
             self._programs[key] = _automatic(self._parameters, call, self._jit_options, **self._own)
         return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        import jax
-        from jax.core import Tracer
-
-        if any(isinstance(each, Tracer) for each in jax.tree.leaves((args, kwargs))):
+        if jax_seam.is_tracing():
             return self._traced(*args, **kwargs)
         call = self._parameters.call(args, kwargs)
         program = self._program(call)
