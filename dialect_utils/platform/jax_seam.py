@@ -62,8 +62,10 @@ def active():
 
 
 def trace_context() -> tuple:
-    """Returns what jax has in the keys of its caches of traces beside functions and arguments, of this thread: the value
-    of `active`, and what else of a context a trace may depend on, such as precision, x64, the mesh and random numbers."""
+    """Returns what jax has in the keys of its caches of traces beside functions and arguments, for this thread.
+
+    That is the value of `active`, and what else a trace may depend on: precision, x64, the mesh, random numbers.
+    """
     active()  # if it were made in the midst of the first program, the second one would have another key
     from jax._src import config
 

@@ -61,7 +61,9 @@ class Schedule:
         for leaf, transfer in zip(leaves, self.transfers):
             check_leaf(leaf, transfer)
         if any(each.kind == MOVES for each in self.transfers) and jax_seam.is_tracing():
-            raise RedistributeError("jax is tracing here; redistribute moves arrays at once, call it outside of the trace")
+            raise RedistributeError(
+                "jax is tracing here; redistribute moves arrays at once, call it outside of the trace"
+            )
         self._agree()
         return Run(self, leaves).results(progress)
 
