@@ -61,6 +61,24 @@ def active():
     return jax.make_user_context(None)
 
 
+def trace_context() -> tuple:
+    """Returns what jax has in the keys of its caches of traces beside functions and arguments, for this thread.
+
+    That is the value of `active`, and what else a trace may depend on: precision, x64, the mesh, random numbers.
+    """
+    active()  # if it were made in the midst of the first program, the second one would have another key
+    from jax._src import config
+
+    return config.trace_context()
+
+
+def is_tracing() -> bool:
+    """Returns whether jax is tracing in this thread, so that what is called belongs to another function's program."""
+    from jax._src import core
+
+    return not core.trace_state_clean()
+
+
 @functools.cache
 def problem() -> str:
     """Returns why this jax has no seam that we know, in one line; empty if it has."""

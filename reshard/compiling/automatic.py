@@ -8,6 +8,7 @@ import inspect
 import math
 import os
 import time
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,7 @@ from reshard.configuration import contexts
 from reshard.configuration.settings import SETTINGS, resolved
 from reshard.dialect_utils.assignment.factored_modules import KeptShardingError
 from reshard.dialect_utils.ir.module_files import ModuleFile
-from reshard.dialect_utils.platform import compat, progress
+from reshard.dialect_utils.platform import compat, jax_seam, progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
@@ -262,25 +263,33 @@ def _jit_options() -> set[str]:
 
 class AutoJitted:
     """What `reshard.jit(f, in_shardings=reshard.AUTO)` returns: a program is made for each kind of arguments. Inside
-    another trace (`jax.grad`, `vmap`, an outer `jit`) it works like `jax.jit`, since layouts are of whole programs.
+    another trace (`jax.grad`, `vmap`, an outer `jit`) it works like `jax.jit`, since layouts are of whole programs; and
+    under `jax.disable_jit`, where there are none.
 
     `program(*args, **kwargs)` returns the `Automatic` for arguments; a call puts the arguments where it takes them, and
-    runs it. Another value of a static argument is another program.
+    runs it. Another value of a static argument is another program, and so is another context of jax, such as
+    `jax.default_matmul_precision`.
     """
 
     def __init__(self, fun, options: Mapping[str, Any]):
-        functools.update_wrapper(self, fun)
+        functools.update_wrapper(self, fun)  # the state of another one, which `fun` wraps, among the attributes
         self._own = {name: each for name, each in options.items() if name in OPTIONS}
         self._jit_options = {name: each for name, each in options.items() if name not in OPTIONS}
         self._parameters = _parameters_of(fun, self._jit_options)
         self._programs: dict[Any, Automatic] = {}
+        self._stock: Callable | None = None
 
-    @functools.cached_property
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Returns the method of an object whose class has this function, as for any function."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    @property
     def _traced(self) -> Callable:
         """Returns the function for calls inside another trace."""
         import jax
 
-        return jax.jit(self._parameters.fun, **self._jit_options)
+        self._stock = self._stock or jax.jit(self._parameters.fun, **self._jit_options)
+        return self._stock
 
     def program(self, *args: Any, **kwargs: Any) -> Automatic:
         """Returns the program for arguments of these shapes and types; the first time it is made, which takes time."""
@@ -290,16 +299,16 @@ class AutoJitted:
         import jax
 
         leaves, tree = jax.tree.flatten(_structs_of(call.values))
-        key = call.key, tree, tuple((each.shape, each.dtype, each.weak_type) for each in leaves)
+        kinds = tuple((each.shape, each.dtype, each.weak_type) for each in leaves)
+        key = call.key, tree, kinds, jax_seam.trace_context()
         if key not in self._programs:
             self._programs[key] = _automatic(self._parameters, call, self._jit_options, **self._own)
         return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import jax
-        from jax.core import Tracer
 
-        if any(isinstance(each, Tracer) for each in jax.tree.leaves((args, kwargs))):
+        if jax_seam.is_tracing() or jax.config.jax_disable_jit:
             return self._traced(*args, **kwargs)
         call = self._parameters.call(args, kwargs)
         program = self._program(call)

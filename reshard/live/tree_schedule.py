@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from reshard.dialect_utils.platform import jax_seam
 from reshard.jobs import agreement
 from reshard.jobs.claims import Claim
 from reshard.live.leaves import (
@@ -59,6 +60,10 @@ class Schedule:
         refuse_shapes(paths, leaves)
         for leaf, transfer in zip(leaves, self.transfers):
             check_leaf(leaf, transfer)
+        if any(each.kind == MOVES for each in self.transfers) and jax_seam.is_tracing():
+            raise RedistributeError(
+                "jax is tracing here; redistribute moves arrays at once, call it outside of the trace"
+            )
         self._agree()
         return Run(self, leaves).results(progress)
 

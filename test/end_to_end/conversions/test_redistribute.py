@@ -450,6 +450,14 @@ def test_deleted_and_traced_arrays_are_told(mesh):
         jax.jit(lambda x: reshard.redistribute(x, NamedSharding(mesh, P())))(one(mesh))
 
 
+@pytest.mark.parametrize("traced", [jax.jit, jax.grad])
+def test_a_live_array_does_not_move_while_something_else_is_traced(mesh, traced):
+    array, moved = one(mesh), NamedSharding(mesh, P(None, "x"))
+    with pytest.raises(RedistributeError, match="jax is tracing here; .* call it outside of the trace"):
+        traced(lambda scale: (scale * reshard.redistribute(array, moved)).sum())(2.0)
+    assert reshard.redistribute(array, moved).sharding == moved
+
+
 def test_a_log_line_says_what_was_moved(mesh, caplog):
     with caplog.at_level(logging.INFO, logger="reshard.redistribute"):
         reshard.redistribute(one(mesh), P(None, "x"))

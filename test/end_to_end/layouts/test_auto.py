@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """reshard.auto, and reshard.jit with AUTO: programs without annotations run on eight devices, and compute the same."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -400,6 +402,72 @@ def test_in_another_trace_a_function_with_auto_works_like_one_of_jit():
     np.testing.assert_allclose(jax.jit(lambda x: function(x, 2) + 1)(x), stock(x, 2) + 1, rtol=1e-6)
     assert jax.eval_shape(lambda x: function(x, 2), x).shape == ()
     np.testing.assert_allclose(function(x, 2), stock(x, 2), rtol=1e-6)
+
+
+def test_in_another_trace_a_function_with_auto_may_close_over_what_is_traced():
+    """Then no argument tells that there is a trace."""
+    x = jnp.arange(64.0).reshape(8, 8) / 64
+
+    def loss(jit):
+        return lambda w: jit(lambda x: jnp.tanh(x * w).sum())(x)
+
+    auto = loss(lambda f: reshard.jit(f, in_shardings=reshard.AUTO, reshard_options={"mesh": "x=8"}))
+    np.testing.assert_allclose(jax.jit(auto)(2.0), loss(jax.jit)(2.0), rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(auto)(2.0), jax.grad(loss(jax.jit))(2.0), rtol=1e-6)
+
+
+def test_a_function_with_auto_that_wraps_another_one_is_differentiated_itself():
+    """`functools.wraps` copies the attributes of the function that it wraps, also those that are its state."""
+    inner = reshard.jit(lambda x: (x * 2).sum(), in_shardings=reshard.AUTO, reshard_options={"mesh": "x=8"})
+    x = jnp.arange(8.0)
+    jax.grad(inner)(x)
+
+    @functools.wraps(inner)
+    def outer(x):
+        return inner(x) + (x**2).sum()
+
+    auto = reshard.jit(outer, in_shardings=reshard.AUTO, reshard_options={"mesh": "x=8"})
+    np.testing.assert_array_equal(jax.grad(auto)(x), 2 + 2 * x)
+
+
+def test_methods_with_auto_take_their_object():
+    class Model:
+        times = 3
+
+        @functools.partial(reshard.jit, in_shardings=reshard.AUTO, static_argnums=0, reshard_options={"mesh": "x=8"})
+        def scaled(self, x):
+            return x * self.times
+
+    np.testing.assert_array_equal(Model().scaled(jnp.arange(8.0)), 3 * np.arange(8.0))
+
+
+def test_without_jit_a_function_with_auto_may_look_at_its_values():
+    auto = reshard.jit(lambda x: -x if x.sum() > 0 else x, in_shardings=reshard.AUTO)
+    with jax.disable_jit():
+        np.testing.assert_array_equal(auto(jnp.ones(8)), -np.ones(8))
+
+
+@pytest.mark.parametrize(
+    ("context", "function"),
+    [
+        (lambda: jax.threefry_partitionable(False), lambda x: x * jax.random.bits(jax.random.key(0), (8, 8))),
+        (lambda: jax.enable_x64(True), lambda x: x.astype(float).sum(0)),
+    ],
+    ids=["random numbers", "wide types"],
+)
+def test_another_context_of_jax_is_another_program(context, function):
+    """As it is for `jax.jit`."""
+    options = {"mesh": "x=8", "compiled_meshes": 1}
+    auto = reshard.jit(function, in_shardings=reshard.AUTO, reshard_options=options)
+    x = np.ones((8, 8), np.int32)
+    before, program = auto(x), auto.program(x)
+    with context():
+        found, wanted = auto(x), jax.jit(function)(x)
+        assert auto.program(x) is not program
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
+    assert auto.program(x) is program
+    np.testing.assert_array_equal(auto(x), before)
 
 
 def test_a_program_runs_if_jax_lowers_for_gspmd():
