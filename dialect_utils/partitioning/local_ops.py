@@ -321,11 +321,11 @@ class OpWriter:
         array = self.around.manual.tensor(kind)
         more |= {"manual": self.around.manual, "runs": self.around.runs}
         self.conversions.append(Conversion(number, op_name, _asked_at(op), array, chain, whole, is_move, **more))
-        return self._last_mark(op)
+        return self._last_mark()
 
-    def _last_mark(self, op: ir.Operation) -> Mark:
-        number = self.conversions[-1].number
-        return Mark(self.channels, f"reshard/{number}", own_location(op), self.platform)
+    def _last_mark(self) -> Mark:
+        last = self.conversions[-1]
+        return Mark(self.channels, f"reshard/{last.number}", last.location, self.platform)
 
     def _noted(self, result: ir.Value, *taken: ir.Value) -> ir.Value:
         """Notes and returns the result of the last conversion."""
@@ -586,7 +586,7 @@ class OpWriter:
         array = ir.RankedTensorType.get(chain.request.shape, ir.RankedTensorType(operands[0].type).element_type)
         how = {"is_collective": True, "runs": self.around.runs}
         self.conversions.append(Conversion(number, op.name, own_location(op), array, chain, "", **how))
-        made = self._noted(found.collective.write(chain, operands[0], self._last_mark(op)), operands[0])
+        made = self._noted(found.collective.write(chain, operands[0], self._last_mark()), operands[0])
         scope[op.results[0]] = Tile(made, rule.results[0])
         return True
 
