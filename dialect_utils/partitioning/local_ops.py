@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,6 +69,7 @@ from .held_sums import Carried
 from .layout_changes import Cost, LayoutChanges
 from .refusals import refusal
 from .rule_choice import RuleChoice, has_choice
+from .sums_together import Together, sums_together
 from .surroundings import Surroundings
 from .tiles import Scope, Tile, dims_of, grows, is_broadcast_to, repeated_by, tile_type
 
@@ -162,7 +163,7 @@ class OpWriter:
 
     State: `conversions` has the changes of layout that are written so far, `ends` where each begins and ends; `summed`
     what loops carry as partial sums; `_not_written` the slices of split dimensions that wait until the concatenations
-    that take them are written. Tiles of values are in scopes, one per block. Values of a region are not visible outside
+    that take them are written; `_together` the additions that are written as one, with the last of them. Tiles of values are in scopes, one per block. Values of a region are not visible outside
     of the region, so a scope is copied on entry.
     """
 
@@ -179,6 +180,7 @@ class OpWriter:
         self.channels = channels
         self.platform = how.platform
         self.keeps_sums = how.keeps_sums
+        self._is_lean = how.is_lean
         self.found = FoundLayouts(mesh, analysis)
         self.around = Surroundings(mesh, meshes)
         self.changes = LayoutChanges(mesh, how.planning, self.around, how.hold_bytes)
@@ -193,6 +195,7 @@ class OpWriter:
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
         self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
+        self._together: dict[ir.Operation, Together] = {}
         self._before_loops: dict[tuple[ir.Block, ir.Value, Dims, ManualAxes], Tile] = {}  # converted there, by block
 
     def write_block(
@@ -203,6 +206,7 @@ class OpWriter:
 
     def write_ops(self, ops: Sequence[ir.Operation], scope: Scope) -> None:
         """Writes ops of one block, whose operands `scope` has; `at` is the op of these that is being written."""
+        self._find_sums_together(ops)
         for op in ops:
             self.at = op
             _run_nested(self._write_op(op, scope))
@@ -226,6 +230,7 @@ class OpWriter:
         scope = dict(outer)
         scope.update(zip(block.arguments, tiles, strict=True))
         *ops, terminator = [op.operation for op in block.operations]
+        self._find_sums_together(ops)
         for op in ops:
             yield self._write_op(op, scope)
         return [
@@ -367,6 +372,8 @@ class OpWriter:
             value = user.results[0]
         if user is None or user.name not in ADDS or user.block != op.block or user in self._accumulating:
             return False
+        if user in self._together and value in self._together[user].sums:
+            return self.changes.is_worth_deferring(op, value.type, tile, self.found.of(value))
         other = user.operands[1 if user.operands[0] == value else 0]
         is_alike = self._will_be_sums(other) if other not in scope else replace(scope[other], value=tile.value) == tile
         return is_alike and self.changes.is_worth_deferring(op, value.type, tile, self.found.of(value))
@@ -519,6 +526,10 @@ class OpWriter:
         return values
 
     def _on_tiles(self, op: ir.Operation, scope: Scope) -> None:
+        if op in self._together:
+            if op == self._together[op].adds[-1]:
+                self._write_together(self._together[op], scope)
+            return
         if self._is_only_joined(op, scope):
             self._not_written[op.results[0]] = op
             return
@@ -731,6 +742,36 @@ class OpWriter:
             scope[result] = Tile(self._in_layout(op, result, dims, scope), dims)
         return True
 
+    def _find_sums_together(self, ops: Sequence[ir.Operation]) -> None:
+        """Notes the additions of a block that are written as one; until then their summands stay in memory."""
+        if self._is_lean:
+            return
+        for found in sums_together(ops, self._will_be_sums):
+            if self._accumulating.keys().isdisjoint(found.adds):
+                self._together |= dict.fromkeys(found.adds, found)
+
+    def _write_together(self, found: Together, scope: Scope) -> None:
+        """Writes additions with the partial sums first, which are added up once; one by one if these are not alike."""
+        for value in found.summands:
+            self._write_part(value, scope)
+        op = found.adds[-1]
+        result, dims = op.results[0], self.found.of(op.results[0])
+        alike: dict[Tile, list[ir.Value]] = {}
+        for value in found.sums:
+            if self._is_sum(scope[value]):
+                alike.setdefault(replace(scope[value], value=result), []).append(value)
+        most = max(alike.values(), key=len, default=[])
+        if len(most) < 2 or dims != self.found.dividing(result):
+            for each in found.adds:
+                del self._together[each]
+                with own_location(each):
+                    self._write_on_tiles(each, scope)
+            return
+        others = [self._in_layout(op, each, dims, scope) for each in found.summands if each not in most]
+        partial = _added(scope[each].value for each in most)
+        summed = self._as_wanted(op, replace(scope[most[0]], value=partial), result.type, dims)
+        scope[result] = Tile(_added((*others, summed.value)), dims)
+
     # Moves of elements
 
     def _is_only_joined(self, op: ir.Operation, scope: Scope) -> bool:
@@ -891,6 +932,11 @@ class _OneOp:
     ) -> list[ir.Value]:
         without = ("indices_are_sorted",)  # others are
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
+
+
+def _added(values: Iterable[ir.Value]) -> ir.Value:
+    """Writes the additions of values, from left to right, and returns their sum."""
+    return functools.reduce(lambda sum, value: stablehlo.AddOp(sum, value).result, values)
 
 
 def _asked_at(op: ir.Operation) -> ir.Location:
