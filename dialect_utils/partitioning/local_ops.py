@@ -163,8 +163,9 @@ class OpWriter:
 
     State: `conversions` has the changes of layout that are written so far, `ends` where each begins and ends; `summed`
     what loops carry as partial sums; `_not_written` the slices of split dimensions that wait until the concatenations
-    that take them are written; `_together` the additions that are written as one, with the last of them. Tiles of values are in scopes, one per block. Values of a region are not visible outside
-    of the region, so a scope is copied on entry.
+    that take them are written; `_together` the additions that are written as one, with the last of them. Tiles of
+    values are in scopes, one per block. Values of a region are not visible outside of the region, so a scope is copied
+    on entry.
     """
 
     def __init__(

@@ -36,9 +36,9 @@ class Together:
 
 def sums_together(ops: Sequence[ir.Operation], will_be_sums: Callable[[ir.Value], bool]) -> Iterator[Together]:
     """Yields those additions among some ops of one block in which several partial sums meet another value first."""
-    among = {op for op in ops if op.name == _ADD}
-    for last in ops:
-        if last not in among or only_user(last.results[0]) in among:
+    among = {op: number for number, op in enumerate(ops) if op.name == _ADD}
+    for last in among:
+        if only_user(last.results[0]) in among:
             continue
         adds, summands = [last], list(last.operands)
         at = 0
@@ -53,5 +53,4 @@ def sums_together(ops: Sequence[ir.Operation], will_be_sums: Callable[[ir.Value]
             continue
         sums = tuple(each for each in summands if will_be_sums(each))
         if 1 < len(sums) < len(summands):
-            order = {op: number for number, op in enumerate(ops)}
-            yield Together(tuple(sorted(adds, key=order.__getitem__)), tuple(summands), sums)
+            yield Together(tuple(sorted(adds, key=among.__getitem__)), tuple(summands), sums)

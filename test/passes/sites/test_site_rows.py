@@ -55,7 +55,7 @@ def test_the_calls_around_the_line_are_told_innermost_first():
 def test_an_op_of_a_library_function_without_places_is_where_the_function_is_called():
     (row,) = rows(f"""
       func.func public @main(%a: {M} {ROWS}, %b: {M} {COLUMNS}) -> ({M} {COLUMNS}) {{
-        %0 = call @outer(%a, %b) : ({M}, {M}) -> {M} loc("jit(outer)"(callsite("layer"("m.py":2:5) at "main"("m.py":9:3))))
+        %0 = call @outer(%a, %b) : ({M}, {M}) -> {M} loc("outer"(callsite("layer"("m.py":2:5) at "main"("m.py":9:3))))
         return %0 : {M}
       }}
       func.func private @outer(%a: {M}, %b: {M}) -> {M} {{
