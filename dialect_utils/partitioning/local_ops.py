@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -769,7 +769,7 @@ class OpWriter:
                     self._write_on_tiles(each, scope)
             return
         others = [self._in_layout(op, each, dims, scope) for each in found.summands if each not in most]
-        partial = _added(scope[each].value for each in most)
+        partial = _added([scope[each].value for each in most])
         summed = self._as_wanted(op, replace(scope[most[0]], value=partial), result.type, dims)
         scope[result] = Tile(_added((*others, summed.value)), dims)
 
@@ -935,9 +935,12 @@ class _OneOp:
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
 
 
-def _added(values: Iterable[ir.Value]) -> ir.Value:
+def _added(values: Sequence[ir.Value]) -> ir.Value:
     """Writes the additions of values, from left to right, and returns their sum."""
-    return functools.reduce(lambda sum, value: stablehlo.AddOp(sum, value).result, values)
+    total, *others = values
+    for value in others:
+        total = stablehlo.AddOp(total, value).result
+    return total
 
 
 def _asked_at(op: ir.Operation) -> ir.Location:

@@ -43,12 +43,13 @@ def sums_together(ops: Sequence[ir.Operation], will_be_sums: Callable[[ir.Value]
         adds, summands = [last], list(last.operands)
         at = 0
         while at < len(summands):
-            producer = producer_of(summands[at])
-            if producer in among and only_user(summands[at]) is not None and not will_be_sums(summands[at]):
+            value = summands[at]
+            producer = producer_of(value)
+            if producer is None or producer not in among or only_user(value) is None or will_be_sums(value):
+                at += 1
+            else:
                 adds.append(producer)
                 summands[at : at + 1] = producer.operands
-            else:
-                at += 1
         if len(adds) == 1:
             continue
         sums = tuple(each for each in summands if will_be_sums(each))
