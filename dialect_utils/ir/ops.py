@@ -134,4 +134,26 @@ def name_of(location: Any) -> str | None:
     return location.name_str if type(location) is _NAME_LOC else None
 
 
+def names_of(location: ir.Location) -> Iterator[str]:
+    """Yields the names around a location, the outermost first."""
+    while (name := name_of(location)) is not None:
+        yield name
+        location = location_inside(location)
+
+
+def has_place(location: ir.Location) -> bool:
+    """Returns whether a location is more than names.
+
+    Example:
+      >>> from ..platform.bindings import make_context
+      >>> with make_context():
+      ...     named = ir.Location.name("gather", ir.Location.unknown())
+      ...     has_place(named), has_place(ir.Location.name("gather", ir.Location.file("a.py", 3, 1)))
+      (False, True)
+    """
+    for _ in names_of(location):
+        location = location_inside(location)
+    return location != ir.Location.unknown(location.context)
+
+
 _NAME_LOC = getattr(ir, "NameLoc", None)  # old bindings have one class for all kinds of locations

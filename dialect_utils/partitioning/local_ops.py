@@ -69,6 +69,7 @@ from .held_sums import Carried
 from .layout_changes import Cost, LayoutChanges
 from .refusals import refusal
 from .rule_choice import RuleChoice, has_choice
+from .sums_together import Together, sums_together
 from .surroundings import Surroundings
 from .tiles import Scope, Tile, dims_of, grows, is_broadcast_to, repeated_by, tile_type
 
@@ -162,8 +163,9 @@ class OpWriter:
 
     State: `conversions` has the changes of layout that are written so far, `ends` where each begins and ends; `summed`
     what loops carry as partial sums; `_not_written` the slices of split dimensions that wait until the concatenations
-    that take them are written. Tiles of values are in scopes, one per block. Values of a region are not visible outside
-    of the region, so a scope is copied on entry.
+    that take them are written; `_together` the additions that are written as one, with the last of them. Tiles of
+    values are in scopes, one per block. Values of a region are not visible outside of the region, so a scope is copied
+    on entry.
     """
 
     def __init__(
@@ -179,6 +181,7 @@ class OpWriter:
         self.channels = channels
         self.platform = how.platform
         self.keeps_sums = how.keeps_sums
+        self._is_lean = how.is_lean
         self.found = FoundLayouts(mesh, analysis)
         self.around = Surroundings(mesh, meshes)
         self.changes = LayoutChanges(mesh, how.planning, self.around, how.hold_bytes)
@@ -193,6 +196,7 @@ class OpWriter:
         self._not_written: dict[ir.Value, ir.Operation] = {}  # parts that are only joined, each with its slice
         self._accumulating: dict[ir.Operation, Accumulation] = {}  # ops whose results may be carried as partial sums
         self._accumulated: dict[ir.Value, Axes] = {}  # what is carried on, where it is partial sums
+        self._together: dict[ir.Operation, Together] = {}
         self._before_loops: dict[tuple[ir.Block, ir.Value, Dims, ManualAxes], Tile] = {}  # converted there, by block
 
     def write_block(
@@ -203,6 +207,7 @@ class OpWriter:
 
     def write_ops(self, ops: Sequence[ir.Operation], scope: Scope) -> None:
         """Writes ops of one block, whose operands `scope` has; `at` is the op of these that is being written."""
+        self._find_sums_together(ops)
         for op in ops:
             self.at = op
             _run_nested(self._write_op(op, scope))
@@ -226,6 +231,7 @@ class OpWriter:
         scope = dict(outer)
         scope.update(zip(block.arguments, tiles, strict=True))
         *ops, terminator = [op.operation for op in block.operations]
+        self._find_sums_together(ops)
         for op in ops:
             yield self._write_op(op, scope)
         return [
@@ -321,11 +327,11 @@ class OpWriter:
         array = self.around.manual.tensor(kind)
         more |= {"manual": self.around.manual, "runs": self.around.runs}
         self.conversions.append(Conversion(number, op_name, _asked_at(op), array, chain, whole, is_move, **more))
-        return self._last_mark(op)
+        return self._last_mark()
 
-    def _last_mark(self, op: ir.Operation) -> Mark:
-        number = self.conversions[-1].number
-        return Mark(self.channels, f"reshard/{number}", own_location(op), self.platform)
+    def _last_mark(self) -> Mark:
+        last = self.conversions[-1]
+        return Mark(self.channels, f"reshard/{last.number}", last.location, self.platform)
 
     def _noted(self, result: ir.Value, *taken: ir.Value) -> ir.Value:
         """Notes and returns the result of the last conversion."""
@@ -367,6 +373,8 @@ class OpWriter:
             value = user.results[0]
         if user is None or user.name not in ADDS or user.block != op.block or user in self._accumulating:
             return False
+        if user in self._together and value in self._together[user].sums:
+            return self.changes.is_worth_deferring(op, value.type, tile, self.found.of(value))
         other = user.operands[1 if user.operands[0] == value else 0]
         is_alike = self._will_be_sums(other) if other not in scope else replace(scope[other], value=tile.value) == tile
         return is_alike and self.changes.is_worth_deferring(op, value.type, tile, self.found.of(value))
@@ -519,6 +527,10 @@ class OpWriter:
         return values
 
     def _on_tiles(self, op: ir.Operation, scope: Scope) -> None:
+        if op in self._together:
+            if op == self._together[op].adds[-1]:
+                self._write_together(self._together[op], scope)
+            return
         if self._is_only_joined(op, scope):
             self._not_written[op.results[0]] = op
             return
@@ -586,7 +598,7 @@ class OpWriter:
         array = ir.RankedTensorType.get(chain.request.shape, ir.RankedTensorType(operands[0].type).element_type)
         how = {"is_collective": True, "runs": self.around.runs}
         self.conversions.append(Conversion(number, op.name, own_location(op), array, chain, "", **how))
-        made = self._noted(found.collective.write(chain, operands[0], self._last_mark(op)), operands[0])
+        made = self._noted(found.collective.write(chain, operands[0], self._last_mark()), operands[0])
         scope[op.results[0]] = Tile(made, rule.results[0])
         return True
 
@@ -730,6 +742,36 @@ class OpWriter:
         if not is_later and not self._is_added_to_sums(op, lhs, scope):
             scope[result] = Tile(self._in_layout(op, result, dims, scope), dims)
         return True
+
+    def _find_sums_together(self, ops: Sequence[ir.Operation]) -> None:
+        """Notes the additions of a block that are written as one; until then their summands stay in memory."""
+        if self._is_lean:
+            return
+        for found in sums_together(ops, self._will_be_sums):
+            if self._accumulating.keys().isdisjoint(found.adds):
+                self._together |= dict.fromkeys(found.adds, found)
+
+    def _write_together(self, found: Together, scope: Scope) -> None:
+        """Writes additions with the partial sums first, which are added up once; one by one if these are not alike."""
+        for value in found.summands:
+            self._write_part(value, scope)
+        op = found.adds[-1]
+        result, dims = op.results[0], self.found.of(op.results[0])
+        alike: dict[Tile, list[ir.Value]] = {}
+        for value in found.sums:
+            if self._is_sum(scope[value]):
+                alike.setdefault(replace(scope[value], value=result), []).append(value)
+        most = max(alike.values(), key=len, default=[])
+        if len(most) < 2 or dims != self.found.dividing(result):
+            for each in found.adds:
+                del self._together[each]
+                with own_location(each):
+                    self._write_on_tiles(each, scope)
+            return
+        others = [self._in_layout(op, each, dims, scope) for each in found.summands if each not in most]
+        partial = _added([scope[each].value for each in most])
+        summed = self._as_wanted(op, replace(scope[most[0]], value=partial), result.type, dims)
+        scope[result] = Tile(_added((*others, summed.value)), dims)
 
     # Moves of elements
 
@@ -891,6 +933,14 @@ class _OneOp:
     ) -> list[ir.Value]:
         without = ("indices_are_sorted",)  # others are
         return list(self.writer.on_tiles(self.op, self.meant, self.rule, operands, sizes, without).results)
+
+
+def _added(values: Sequence[ir.Value]) -> ir.Value:
+    """Writes the additions of values, from left to right, and returns their sum."""
+    total, *others = values
+    for value in others:
+        total = stablehlo.AddOp(total, value).result
+    return total
 
 
 def _asked_at(op: ir.Operation) -> ir.Location:

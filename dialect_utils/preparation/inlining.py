@@ -8,10 +8,11 @@ from itertools import chain
 
 from ..ir.diagnostics import error_at
 from ..ir.functions import functions_of, has_body, symbol
-from ..ir.ops import LOOPS, ops_around, ops_in
+from ..ir.ops import LOOPS, has_place, names_of, ops_around, ops_in
 from ..ir.pipelines import run_pipeline
 from ..ir.shardy_limits import refuse_bodiless, refuse_collectives, refuse_growth
 from ..platform.bindings import ir, stablehlo
+from .serials import own_location
 
 _NO_INLINE = "no_inline"
 _MOST_OPS = 20_000  # of a loop
@@ -152,8 +153,12 @@ def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
     for argument, operand in zip(block.arguments, call.operands, strict=True):
         argument.replace_all_uses_with(operand)
     *body, terminator = [op.operation for op in block.operations]
+    inside = [nested for op in body for nested in ops_in(op)]
     if CALLS in call.attributes:
-        _prepend_calls([nested for op in body for nested in ops_in(op)], calls_through(call))
+        _prepend_calls(inside, calls_through(call))
+    if has_place(place := own_location(call)):
+        for op in inside:
+            _place_at(op, place)
     for op in body:
         op.move_before(call)
     values = list(terminator.operands)
@@ -166,6 +171,19 @@ def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
         result.replace_all_uses_with(value)
     terminator.erase()
     call.erase()
+
+
+def _place_at(op: ir.Operation, place: ir.Location) -> None:
+    """Gives an op without a place in the program the place of the call through which it is inlined.
+
+    JAX writes functions of its own, such as `take_along_axis`, with names of ops alone: loc("gather").
+    """
+    location = op.location
+    if not has_place(location):
+        names = list(names_of(location))
+        for name in reversed(names):
+            place = ir.Location.name(name, place)
+        op.location = place
 
 
 def calls_through(op: ir.Operation) -> tuple[int, ...]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.ir import diagnostics
+from reshard.dialect_utils.ir.functions import FUNCTION, calls_by_name, symbol
 from reshard.dialect_utils.ir.loop_trips import Runs
-from reshard.dialect_utils.ir.ops import CONSTRAINTS, ops_in
+from reshard.dialect_utils.ir.ops import CONSTRAINTS, ops_around, ops_in
 from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
@@ -94,9 +96,21 @@ class SiteRows:
         ]
 
     def _frames_of(self, op: ir.Operation) -> tuple[Frame, ...]:
+        """Returns the frames of an op; of one without any in a function that is called, those of the first call that
+        has some: JAX writes functions of its own, such as `take_along_axis`, without places."""
         if op not in self._frames:
             self._frames[op] = frames_of(op)
+            if not self._frames[op]:
+                self._frames[op] = next(filter(None, map(self._frames_of, self._calls_around(op))), ())
         return self._frames[op]
+
+    def _calls_around(self, op: ir.Operation) -> Sequence[ir.Operation]:
+        names = [symbol(each) for each in ops_around(op) if each.name == FUNCTION]
+        return self._calls.get(names[0], ()) if names else ()
+
+    @functools.cached_property
+    def _calls(self) -> dict[str, list[ir.Operation]]:
+        return calls_by_name(self.module.operation)
 
     @functools.cached_property
     def _user_lines(self) -> SourceLines:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reshard.dialect_utils.ir.diagnostics import text_of_location
@@ -111,8 +111,12 @@ def cause_of(
     result: int | None = None,
     parameter: str = "",
     tile_bytes: int = 0,
+    may_be: Callable[[int], bool] = lambda site: True,
 ) -> Cause:
     """Returns the cause of a collective.
+
+    XLA does not say which of several sites at one op it is for: it is for the first one that moves most of the axes,
+    and, of those, for one that it may be for.
 
     Args:
       kind: of the collective, one of `synthesis.programs.traffic.KINDS`.
@@ -122,6 +126,7 @@ def cause_of(
       result: the number of the program's result that it converts, if `op` returns the results.
       parameter: the name of the parameter whose gradient `op` computes; "" if that is not known.
       tile_bytes: of the larger one of the collective's operand and result.
+      may_be: whether it may be for a site, by what others receive for it.
     """
     if op is None:
         return Cause(UNKNOWN, MEANINGS[UNKNOWN])
@@ -140,7 +145,7 @@ def cause_of(
         return Cause(LOOKUP, f"this {short_name(op)} reads from a split operand")
     at_op = [each for each in sites.get(op, ()) if result in (None, each.number) and each.may_have(tile_bytes)]
     if at_op:
-        site = max(at_op, key=lambda each: len(each.axes.intersection(axes)))  # the first one of those
+        site = max(at_op, key=lambda each: (len(each.axes.intersection(axes)), may_be(each.site)))
         return Cause(SITE, f"site {site.site}: {site.why}", site.site)
     return _of_layouts(kind, op)
 

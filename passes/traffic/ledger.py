@@ -7,9 +7,11 @@ the op for which XLA made it. The cause is told from that op and from the sites 
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -362,6 +364,11 @@ def _sites(
     return sites, meshes_of(copy), bounds_of_sites(copy, findings.edges if findings else (), network)
 
 
+def _conversion(found: CollectiveOp, site: int) -> tuple:
+    """Returns what is equal for the collectives that do one conversion of a site: the site, and the calls around it."""
+    return site, found.collective.trip_count, found.op_name.rpartition("/reshard.op/")[0]
+
+
 def _moved_axes(edge: Finding) -> frozenset[str]:
     """Returns the axes that split other dimensions before the conversion than after it."""
     source, target = (
@@ -397,6 +404,7 @@ class _Reader:
         self._coordinates = {mesh: _coordinates(mesh) for mesh in self._meshes}
         self._axes_of: dict[tuple, tuple[str, ...]] = {}
         self._lines = SourceLines(frames_of(op) for op in ops_in(module.operation) if op.name not in CONSTANTS)
+        self._received: Counter[tuple] = Counter()  # for each conversion, by the collectives so far
 
     def entries(self) -> list[Entry]:
         """Returns all entries. Those of one conversion, or of one op's sums, share a bound."""
@@ -414,9 +422,15 @@ class _Reader:
 
     def _purpose(self, found: CollectiveOp, entry: Entry) -> tuple:
         """Returns what is equal for collectives that do one conversion together: the site, and the calls around it."""
-        if entry.cause.site is None:
-            return (found.name,)
-        return entry.cause.site, found.collective.trip_count, found.op_name.rpartition("/reshard.op/")[0]
+        return (found.name,) if entry.cause.site is None else _conversion(found, entry.cause.site)
+
+    def _may_be(self, found: CollectiveOp, received: int, site: int) -> bool:
+        """Returns whether all that is received for a conversion, with a further collective, is within its bound."""
+        bound = self._bounds.get(site)
+        if bound is None:
+            return True
+        total = self._received[_conversion(found, site)] + received
+        return total <= bound.times(found.collective.trip_count).bytes_received
 
     def entry(self, found: CollectiveOp) -> Entry:
         moved = found.collective
@@ -426,7 +440,11 @@ class _Reader:
         axes = self._axes(moved, op)
         level = cost.crossed_level(self._topology, self._num_devices, moved)
         parameter = self._parameters.gradient_of(ops) if moved.kind in SUMS else ""
-        cause = cause_of(moved.kind, op, axes, self._sites, found.result, parameter, moved.largest_tile_bytes)
+        received = traffic.bytes_received([moved], self._num_devices)
+        may_be = functools.partial(self._may_be, found, received)
+        cause = cause_of(moved.kind, op, axes, self._sites, found.result, parameter, moved.largest_tile_bytes, may_be)
+        if cause.site is not None:
+            self._received[_conversion(found, cause.site)] += received
         return Entry(
             moved,
             found.name,
@@ -437,7 +455,7 @@ class _Reader:
             cause,
             ", ".join(axes) or NO_AXES,
             level.name if level else "",
-            traffic.bytes_received([moved], self._num_devices),
+            received,
             cost.collective_time_s(self._topology, self._num_devices, moved),
             self._independent(self._beside.get(found.name), moved.trip_count),
             self._bound(found, cause),

@@ -36,6 +36,7 @@ LEAST_GAIN_OF_SENDING = 0.05  # share of the time between processes, about which
 LEAST_GAIN_CONFIRMED = 0.01  # share of the compiler's own estimate, which then takes the place of that
 LEAST_GAIN_FOR_BYTES = 0.02  # share of the time that a form gains which receives more bytes than stock XLA's
 SAME_BYTES = 0.001  # part by which received bytes may be more and count as the same
+EITHER_WAY = "either way"  # ends what is said of forms that are alike
 LONGER_ESTIMATE = 0.02  # by how much the compiler's own estimate may be longer under `better`
 
 
@@ -279,13 +280,13 @@ def compared(rewritten: Outcome, left: Outcome, so: str = "with the rewrite", no
     if rewritten.problem or left.problem:
         return rewritten.problem or left.problem
     if rewritten.seconds == left.seconds:
-        names = ("received bytes", "temporaries in bytes", "rewritten sites")
+        names = ("received bytes", "temporaries in bytes")  # more rewritten sites make it no worse, and no better
         differing = [each for each in zip(names, rewritten.ties, left.ties) if each[1] != each[2]]
         if not differing:
-            return f"modelled time {micros(rewritten.seconds)} either way"
+            return f"modelled time {micros(rewritten.seconds)} {EITHER_WAY}"
         name, mine, others = differing[0]
         return f"{name} {mine:,} {so}, {others:,} {not_so}, in the same time"
     mine, others = micros(rewritten.seconds), micros(left.seconds)
     if mine == others:
-        return f"modelled time {mine} either way"
+        return f"modelled time {mine} {EITHER_WAY}"
     return f"modelled time {mine} {so}, {others} {not_so}"

@@ -46,7 +46,7 @@ from reshard.passes.sites.oracle import BETTER, KEEP, REWRITE, UNMEASURED, micro
 from reshard.passes.whole_module.check_record import Change, Check, network_of, option_of, traffic_of
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
-from reshard.passes.whole_module.module_cost import ModuleCriterion, compared, is_better, is_clearly_faster
+from reshard.passes.whole_module.module_cost import EITHER_WAY, ModuleCriterion, compared, is_better, is_clearly_faster
 from reshard.passes.whole_module.most_of_sites import MostOfSites
 from reshard.passes.whole_module.replanned import Replanned
 from reshard.passes.whole_module.search import NOT_ASKED, Found, Search, least_of
@@ -397,7 +397,10 @@ class WholeModuleCheck:
         if self._is_unmeasurable(choice):
             return self.rewritten
         dropped, added = list(self._dropped(found)), list(self._added(found))
-        self._tell(dropped, KEEP, "with it the whole module is worse", "left to XLA:")
+        no_better = [each for each in dropped if EITHER_WAY in each[1]]
+        self._tell(no_better, KEEP, "with it the whole module is no better", "left to XLA:")
+        worse = [each for each in dropped if each not in no_better]
+        self._tell(worse, KEEP, "with it the whole module is worse", "left to XLA:")
         self._tell(added, REWRITE, "alone it is not better; the whole module is", "rewritten:")
         module = self.forms.module(choice.best) if choice.best else self.original
         self._record(choice.outcome.of, choice.best, module, dropped, added, found, not_taken_over=why_not)

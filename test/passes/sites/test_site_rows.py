@@ -52,6 +52,24 @@ def test_the_calls_around_the_line_are_told_innermost_first():
     assert row["location"] == "layers.py:2:5"
 
 
+def test_an_op_of_a_library_function_without_places_is_where_the_function_is_called():
+    (row,) = rows(f"""
+      func.func public @main(%a: {M} {ROWS}, %b: {M} {COLUMNS}) -> ({M} {COLUMNS}) {{
+        %0 = call @outer(%a, %b) : ({M}, {M}) -> {M} loc("outer"(callsite("layer"("m.py":2:5) at "main"("m.py":9:3))))
+        return %0 : {M}
+      }}
+      func.func private @outer(%a: {M}, %b: {M}) -> {M} {{
+        %0 = call @inner(%a, %b) : ({M}, {M}) -> {M} loc("jit(inner)")
+        return %0 : {M}
+      }}
+      func.func private @inner(%a: {M}, %b: {M}) -> {M} {{
+        %0 = stablehlo.add %a, %b : {M} loc("add")
+        return %0 : {M}
+      }}""")
+    assert (row["op"], row["location"]) == ("stablehlo.add", "m.py:2:5")
+    assert [each["location"] for each in row["location_chain"]] == ["m.py:2:5", "m.py:9:3"]
+
+
 def test_provenance_tells_for_each_side_who_asked_for_its_axes():
     (row,) = rows(ADD.replace("LOCATION", ""), with_provenance=True)
     assert row["provenance"] == [

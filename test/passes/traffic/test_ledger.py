@@ -76,6 +76,21 @@ def test_the_steps_of_one_conversion_share_its_bound():
     assert {entry.times_bound for entry in entries} == {together / entries[0].bound.bytes_received} == {8.0}
 
 
+def test_conversions_of_several_sites_at_one_op_have_the_site_whose_bound_they_fit():
+    found = ledger("""
+      sdy.mesh @mesh = <["x"=2, "y"=4]>
+      func.func @main(%a: tensor<8x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>},
+                      %b: tensor<8x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>})
+          -> (tensor<8x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>}) {
+        %0 = stablehlo.tanh %a : tensor<8x32xf32>
+        %1 = stablehlo.tanh %b : tensor<8x32xf32>
+        %2 = stablehlo.concatenate %0, %1, dim = 1 : (tensor<8x32xf32>, tensor<8x32xf32>) -> tensor<8x64xf32>
+        return %2 : tensor<8x64xf32>
+      }""")
+    rows = sorted((entry.cause.site, entry.bytes_received, entry.times_bound) for entry in found.entries)
+    assert rows == [(0, 96, 1.0), (1, 96, 1.0), (2, 192, 1.0)]
+
+
 def test_the_memory_over_time_has_the_collectives_with_their_lines(loop):
     assert loop.memory is not None
     moved = [each for each in loop.memory.timeline.moments if each.is_collective]

@@ -9,7 +9,7 @@ from reshard.dialect_utils.xla.child import Compiled
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import ALWAYS, BETTER, STRICT
 from reshard.passes.whole_module.joint_choice import Outcome
-from reshard.passes.whole_module.module_cost import ModuleCriterion, is_better
+from reshard.passes.whole_module.module_cost import ModuleCriterion, compared, is_better
 from reshard.synthesis.programs.traffic import Collective
 
 UNKNOWN, TWO_NODES = SiteNetwork(), SiteNetwork("h100:2x2")
@@ -94,6 +94,15 @@ def test_outcomes_are_ordered_by_use_then_time_then_bytes():
     assert not is_better(Outcome("worse", 1.0), usable)
     assert is_better(Outcome("", 1.0, (9,)), usable)
     assert is_better(Outcome("", 2.0001, (4,)), usable) and not is_better(usable, usable)
+
+
+def test_forms_that_differ_in_the_number_of_rewritten_sites_alone_are_alike_in_words():
+    stock, network = program(10**6), ModuleCriterion(BETTER, TWO_NODES, 4)
+    with_sites, without = (network.outcome(stock, stock, sites) for sites in (6, 0))
+    said = compared(with_sites, without)
+    assert said.startswith("modelled time ") and said.endswith(" us either way")
+    less = network.outcome(stock, program(10**6, temp=4000), 6)
+    assert compared(less, without) == "temporaries in bytes 4,000 with the rewrite, 5,000 without, in the same time"
 
 
 def test_under_strict_as_many_sites_as_may_be_are_best():
