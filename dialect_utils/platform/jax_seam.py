@@ -79,6 +79,13 @@ def is_tracing() -> bool:
     return not core.trace_state_clean()
 
 
+def is_jit_disabled() -> bool:
+    """Returns whether `jax.disable_jit` holds in this thread."""
+    from jax._src import config
+
+    return config.disable_jit.value
+
+
 @functools.cache
 def problem() -> str:
     """Returns why this jax has no seam that we know, in one line; empty if it has."""

@@ -306,9 +306,7 @@ class AutoJitted:
         return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        import jax
-
-        if jax_seam.is_tracing() or jax.config.jax_disable_jit:
+        if jax_seam.is_tracing() or jax_seam.is_jit_disabled():
             return self._traced(*args, **kwargs)
         call = self._parameters.call(args, kwargs)
         program = self._program(call)
