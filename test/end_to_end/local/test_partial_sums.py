@@ -251,3 +251,36 @@ def test_sums_that_are_added_are_reduced_once(fun, to):
     result = reshard.optimize(jitted.lower(x, weights), emit="local")
     assert len(re.findall(r"stablehlo\.(?:reduce_scatter|all_reduce)\"", result.lowered.as_text())) == 1
     np.testing.assert_array_equal(result.compile()(x, weights), fun(np.asarray(x), tuple(map(np.asarray, weights))))
+
+
+def _side_by_side(x, weights, value):
+    """As in a block whose attention and feed-forward layer take the same value."""
+    first, second, third = (x @ each for each in weights)
+    return jnp.tanh(value + first + second + third)
+
+
+def _twice(x, weights, value):
+    """What two additions take is added up by itself."""
+    once = x @ weights[0]
+    return jnp.tanh(once + value + once + x @ weights[1])
+
+
+def _of_two_kinds(x, weights, value):
+    """The second product is no partial sum, since its operands are whole."""
+    return jnp.tanh(value + x @ weights[0] + value @ weights[1][:32] + x @ weights[2])
+
+
+@pytest.mark.parametrize(("fun", "sums"), [(_side_by_side, 1), (_twice, 2), (_of_two_kinds, 1)])
+@pytest.mark.parametrize("to", (P("x"), P()))
+def test_sums_that_are_added_to_another_value_are_reduced_once(fun, sums, to):
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
+    placed = lambda value, *spec: jax.device_put(value, NamedSharding(mesh, P(*spec)))  # noqa: E731
+    x, weights = placed(_numbers(0, 64, 64), None, "x"), tuple(placed(_numbers(at + 1, 64, 32), "x") for at in range(3))
+    value = placed(_numbers(9, 64, 32), *to)
+    jitted = jax.jit(fun, out_shardings=NamedSharding(mesh, to))
+    result = reshard.optimize(jitted.lower(x, weights, value), emit="local")
+    found, text = result.compile()(x, weights, value), result.lowered.as_text()
+    wanted = fun(np.asarray(x), tuple(map(np.asarray, weights)), np.asarray(value))
+    for shard in found.addressable_shards:
+        np.testing.assert_array_equal(shard.data, wanted[shard.index])
+    assert len(re.findall(r"stablehlo\.(?:reduce_scatter|all_reduce)\"", text)) == sums
