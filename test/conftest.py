@@ -41,7 +41,6 @@ if (
 _COMPILERS = {"tpu": "tpu:v5e:2x4", "cuda": "cuda:h100:1x1x8"}  # tier -> a target whose compiler it needs
 _ONE_DRAW_IN = {"quick": 4, "slow": 40}  # by tier
 _ONE_EXAMPLE_IN = {"quick": 4, "slow": 8}
-_FEWEST_EXAMPLES = 20
 hypothesis.settings.register_profile("some", max_examples=30, deadline=None)  # of tests that do not say how many
 _ALONE = ("quick", "slow", "device", *_COMPILERS)
 _TIERS = {**{tier: {tier} for tier in _ALONE}, "all": {"quick", "slow", *_COMPILERS}}
@@ -146,7 +145,7 @@ def lasting_xla_child(lasting_xla_children, monkeypatch):
 def _turn(text: str) -> tuple[int, int]:
     turn, _, turns = text.partition("/")
     if not (turn.isdecimal() and turns.isdecimal() and 1 <= int(turn) <= int(turns)):
-        raise argparse.ArgumentTypeError(f"'{text}' is no part such as 1/2")
+        raise argparse.ArgumentTypeError(f"'{text}' is no part such as 1/3")
     return int(turn), int(turns)
 
 
@@ -174,11 +173,12 @@ def _left_out(items: Iterable[pytest.Item], marker: str | None, one_in: int) -> 
 
 
 def _draw_fewer_examples(items: Iterable[pytest.Item]) -> None:
-    """Has tests that say how many examples hypothesis draws draw a part of them."""
+    """Has tests that say how many examples hypothesis draws draw a part of them, no fewer than those that do not."""
+    fewest = hypothesis.settings.default.max_examples
     for function, item in {item.function: item for item in items if isinstance(item, pytest.Function)}.items():
         if hypothesis.is_hypothesis_test(function):
             said = function._hypothesis_internal_use_settings
-            few = max(said.max_examples // _ONE_EXAMPLE_IN.get(_tier(item), 1), _FEWEST_EXAMPLES)
+            few = max(said.max_examples // _ONE_EXAMPLE_IN.get(_tier(item), 1), fewest)
             if few < said.max_examples:
                 function._hypothesis_internal_use_settings = hypothesis.settings(said, max_examples=few)
 

@@ -276,7 +276,10 @@ def _parser() -> argparse.ArgumentParser:
         "--every-draw", action="store_true", help="run all cases of tests that draw many, instead of some"
     )
     tests.add_argument(
-        "--slow-turn", metavar="K/N", help="of the slow tests of pytest only the K-th of N parts, such as 1/2"
+        "--slow-turn",
+        metavar="K/N",
+        type=_turn,
+        help="of the slow tests of pytest only the K-th of N parts, such as 1/3",
     )
     tests.add_argument(
         "--one-case-in",
@@ -313,6 +316,13 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is no whole number of at least 1")
     return int(text)
+
+
+def _turn(text: str) -> str:
+    turn, _, turns = text.partition("/")
+    if not (turn.isdecimal() and turns.isdecimal() and 1 <= int(turn) <= int(turns)):
+        raise argparse.ArgumentTypeError(f"'{text}' is no part such as 1/3")
+    return text
 
 
 def _usable_cores() -> int:

@@ -29,10 +29,12 @@ from reshard.compiling.pinning import pinned_structs
 from reshard.configuration import contexts
 from reshard.configuration.settings import SETTINGS, resolved
 from reshard.dialect_utils.assignment.factored_modules import KeptShardingError
+from reshard.dialect_utils.ir.functions import public_functions
 from reshard.dialect_utils.ir.module_files import ModuleFile
 from reshard.dialect_utils.platform import compat, jax_seam, progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
+from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import Session
@@ -170,7 +172,8 @@ def auto(
     Raises:
       MeshError, TopologyError, ByteSizeError: for a mesh, network or size that cannot be.
       ValueError: there are fewer devices than the mesh has, or another number than the target has; `pinned` or
-        `tactics` without a mesh, or no such tactic, argument or sharding.
+        `tactics` without a mesh, or no such tactic, argument or sharding; in another trace the function takes a traced
+        value that is no argument.
       TypeError: the function does not take such arguments.
       DiagnosedError: no layout keeps the memory limit; the message says how much is needed at least.
 
@@ -234,8 +237,14 @@ def _automatic(
     donated = tuple(at for at, each in enumerate(call.dynamic) if parameters.donated.has(each))
     jit_options = {**others, "donate_argnums": donated, "keep_unused": True}  # so that each argument has a layout
     lowered = jax.jit(fun, **jit_options).lower(*structs)
-    name = compat.module_name(lowered.compiler_ir("stablehlo"))
-    source = compat.bytecode(lowered.compiler_ir("stablehlo"))
+    module = present(lowered.compiler_ir("stablehlo"))
+    (main,) = public_functions(op.operation for op in module.body.operations)
+    if jax_seam.is_tracing() and len(main.regions[0].blocks[0].arguments) > len(jax.tree.leaves(structs)):
+        raise ValueError(
+            "jax is tracing here, and the function takes a traced value that is no argument; make it one, or call auto "
+            "outside of the trace"
+        )
+    name, source = compat.module_name(module), compat.bytecode(module)
     asked = parse(tactics if isinstance(tactics, str) else ",".join(tactics), shape.axis_names if shape else ())
     meshes = (shape,) if shape is not None else meshes_for(len(where))
     tried = {"compiled_meshes": compiled_meshes, "tactics": asked, "target": target, "budget_s": budget_s}

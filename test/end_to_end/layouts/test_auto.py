@@ -404,6 +404,12 @@ def test_in_another_trace_a_function_with_auto_works_like_one_of_jit():
     np.testing.assert_allclose(function(x, 2), stock(x, 2), rtol=1e-6)
 
 
+def test_a_traced_value_that_is_no_argument_of_auto_is_told():
+    x = jnp.ones((8, 8))
+    with pytest.raises(ValueError, match="takes a traced value that is no argument; make it one, or call auto outside"):
+        jax.grad(lambda w: reshard.auto(lambda x: jnp.tanh(x * w).sum(), x, mesh="x=8").compiled(x))(2.0)
+
+
 def test_in_another_trace_a_function_with_auto_may_close_over_what_is_traced():
     """Then no argument tells that there is a trace."""
     x = jnp.arange(64.0).reshape(8, 8) / 64
