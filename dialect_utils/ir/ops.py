@@ -156,4 +156,23 @@ def has_place(location: ir.Location) -> bool:
     return location != ir.Location.unknown(location.context)
 
 
+def placed(location: ir.Location, place: ir.Location) -> ir.Location:
+    """Returns a location of names alone with a place in the program inside of them, any other one as it is.
+
+    JAX writes functions of its own, such as `take_along_axis`, with names of ops alone: loc("gather"). Their ops get the
+    place of the call through which they are inlined.
+
+    Example:
+      >>> from ..platform.bindings import make_context
+      >>> with make_context():
+      ...     print(placed(ir.Location.name("gather", ir.Location.unknown()), ir.Location.file("a.py", 3, 1)))
+      loc("gather"("a.py":3:1))
+    """
+    if has_place(location) or not has_place(place):
+        return location
+    for name in reversed(list(names_of(location))):
+        place = ir.Location.name(name, place)
+    return place
+
+
 _NAME_LOC = getattr(ir, "NameLoc", None)  # old bindings have one class for all kinds of locations

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ..ir.ops import CONSTRAINTS, ops_in
+from ..ir.ops import CONSTRAINTS, has_place, ops_in, placed
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
 from ..preparation.serials import ID, own_location
@@ -53,23 +53,24 @@ def copied_attributes(attributes, without: Iterable[str] = ()) -> dict[str, ir.A
     return {each: attributes[each] for each in names if each not in dropped}
 
 
-def _without_marks(op: ir.Operation) -> None:
+def _without_marks(op: ir.Operation, location: ir.Location) -> None:
     for name in (ID, SHARDING):
         if name in op.attributes:
             del op.attributes[name]
-    op.location = own_location(op)
+    op.location = location
 
 
-def body_as_it_came(island: ir.Operation) -> ir.Operation:
+def body_as_it_came(island: ir.Operation, place: ir.Location) -> ir.Operation:
     """Returns a copy of a manual computation over all axes, without the ops and attributes that only Shardy reads.
 
     Args:
       island: the original: the analysed one holds Shardy's constants and reshards, which XLA refuses, and stand-ins for
         CHLO.
+      place: the location of ops that have none in the program.
     """
     copy = island.clone().operation
     for op in ops_in(copy)[1:]:
-        _without_marks(op)
+        _without_marks(op, placed(own_location(op), place))
         if op.name in PASS_ON or op.name in EDGES:
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
@@ -79,10 +80,15 @@ def body_as_it_came(island: ir.Operation) -> ir.Operation:
 
 
 def copy_region(op: ir.Operation, before: ir.Region, after: ir.Region) -> None:
-    """Copies a computation on elements unchanged, because it is the same on tiles."""
+    """Copies a computation on elements unchanged, because it is the same on tiles.
+
+    Args:
+      op: the op that has the computation, at its place in the program. before: the computation as it came.
+    """
+    place = own_location(op)
     for block in before.blocks:
         types = [each.type for each in block.arguments]
-        copy = after.blocks.append(*types, arg_locs=[own_location(op)] * len(types))
+        copy = after.blocks.append(*types, arg_locs=[place] * len(types))
         values: dict[ir.Value, ir.Value] = dict(zip(block.arguments, copy.arguments, strict=True))
         with ir.InsertionPoint(copy):
             for each in (inner.operation for inner in block.operations):
@@ -92,7 +98,8 @@ def copy_region(op: ir.Operation, before: ir.Region, after: ir.Region) -> None:
                 if len(each.regions) or any(operand not in values for operand in each.operands):
                     raise refusal(op, "its computation uses values from outside")
                 twin = each.clone().operation
-                _without_marks(twin)
+                location = own_location(each)
+                _without_marks(twin, location if has_place(location) else place)
                 for number, operand in enumerate(each.operands):
                     twin.operands[number] = values[operand]
                 values.update(zip(each.results, twin.results, strict=True))

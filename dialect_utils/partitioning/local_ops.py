@@ -515,7 +515,7 @@ class OpWriter:
 
     def _copied_body(self, op: ir.Operation, taken: Sequence[Dims], scope: Scope) -> list[ir.Value]:
         tiles = [self._in_layout(op, value, dims, scope) for value, dims in zip(op.operands, taken, strict=True)]
-        copy = body_as_it_came(self.found.original(op) or op)
+        copy = body_as_it_came(self.found.original(op) or op, own_location(op))
         block = copy.regions[0].blocks[0]
         for argument, tile in zip(block.arguments, tiles, strict=True):
             argument.replace_all_uses_with(tile)

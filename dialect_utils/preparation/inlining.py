@@ -8,7 +8,7 @@ from itertools import chain
 
 from ..ir.diagnostics import error_at
 from ..ir.functions import functions_of, has_body, symbol
-from ..ir.ops import LOOPS, has_place, names_of, ops_around, ops_in
+from ..ir.ops import LOOPS, has_place, ops_around, ops_in, placed
 from ..ir.pipelines import run_pipeline
 from ..ir.shardy_limits import refuse_bodiless, refuse_collectives, refuse_growth
 from ..platform.bindings import ir, stablehlo
@@ -156,9 +156,11 @@ def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
     inside = [nested for op in body for nested in ops_in(op)]
     if CALLS in call.attributes:
         _prepend_calls(inside, calls_through(call))
-    if has_place(place := own_location(call)):
+    place = own_location(call)
+    if has_place(place):
         for op in inside:
-            _place_at(op, place)
+            if not has_place(op.location):
+                op.location = placed(op.location, place)
     for op in body:
         op.move_before(call)
     values = list(terminator.operands)
@@ -171,19 +173,6 @@ def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
         result.replace_all_uses_with(value)
     terminator.erase()
     call.erase()
-
-
-def _place_at(op: ir.Operation, place: ir.Location) -> None:
-    """Gives an op without a place in the program the place of the call through which it is inlined.
-
-    JAX writes functions of its own, such as `take_along_axis`, with names of ops alone: loc("gather").
-    """
-    location = op.location
-    if not has_place(location):
-        names = list(names_of(location))
-        for name in reversed(names):
-            place = ir.Location.name(name, place)
-        op.location = place
 
 
 def calls_through(op: ir.Operation) -> tuple[int, ...]:
