@@ -224,20 +224,20 @@ class Finder:
     def open_results(self, edges: Sequence[Finding]) -> tuple[OpenResult, ...]:
         """Returns the results of public functions that the caller left open, with the layouts from propagation.
 
-        A result without a layout from propagation is replicated. If there is no edge, nothing will be rewritten, and no
-        result is returned.
+        A result without a layout from propagation is replicated, on the mesh of another layout if there is one.
         """
-        functions = functions_of(self.analysis.originals[0]) if edges else ()
         found = []
-        for op in filter(is_public, functions):
+        like = edges[0].target if edges else None
+        for op in filter(is_public, functions_of(self.analysis.originals[0])):
             name = ir.StringAttr(op.attributes["sym_name"]).value
             types = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value).results
             layouts = self.analysis.result_layouts.get(name, ())
-            for number, (stated, attr, kind) in enumerate(zip(stated_results(op), layouts, types)):
+            own = [attr and self._for_original(attr) for attr in layouts]
+            like = next(filter(None, (like, *own)), None)
+            for number, (stated, attr, kind) in enumerate(zip(stated_results(op), own, types)):
                 is_open = stated is None or bool(self._shardings[stated].open_dims)
-                if is_open and isinstance(kind, ir.RankedTensorType):
-                    like = edges[0].target
-                    sharding = replicated_like(like, kind.rank) if attr is None else self._for_original(attr)
+                if like is not None and is_open and isinstance(kind, ir.RankedTensorType):
+                    sharding = replicated_like(like, kind.rank) if attr is None else attr
                     found.append(OpenResult(name, number, sharding))
         return tuple(found)
 

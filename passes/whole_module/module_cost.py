@@ -49,6 +49,8 @@ class ModuleCriterion:
       counts_arguments: whether memory is that of arguments, results and temporaries together, for forms whose arguments
         have other shardings.
       counts_chip: whether memory on the chip of a TPU, which the compiler's peak includes, counts as well.
+      compares_shardings: whether the program has to be called as stock XLA's. Compiled for other devices than those of
+        the target it need not be: results that the caller left open have the layouts of the target's program.
     """
 
     policy: str
@@ -56,6 +58,7 @@ class ModuleCriterion:
     num_devices: int
     counts_arguments: bool = False
     counts_chip: bool = True
+    compares_shardings: bool = True
 
     def outcome(self, stock: Compiled, ours: Compiled, sites: int) -> Outcome:
         """Returns what is known about a form of the module in which a number of sites are rewritten."""
@@ -83,7 +86,7 @@ class ModuleCriterion:
             return f"XLA {FAILURES[ours.status]}: {ours.reason}{also}"
         if not stock.is_ok or self.policy == ALWAYS:
             return ""
-        worse = _other_shardings(stock, ours)
+        worse = _other_shardings(stock, ours) if self.compares_shardings else []
         if self.policy == STRICT:
             return ", ".join(_strict_costs(stock, ours) + worse)
         worse = self._little_for_more(stock, ours) + worse

@@ -4,14 +4,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from reshard.dialect_utils.analysis.layout_check import ENTRY
+from reshard.dialect_utils.gspmd.compiled_shardings import sharding_on
 from reshard.dialect_utils.ir.diagnostics import Diagnostic
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.shardings.sdy_shardings import (
+    mesh_of,
+    mesh_reference,
+    module_meshes,
+    placement,
+    sharding_from_attr,
+    sharding_to_attr,
+)
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
-from reshard.passes.sites.findings import Findings, read_findings
+from reshard.passes.sites.findings import Findings, OpenResult, read_findings, write_findings
+from reshard.synthesis.layouts.mesh import Mesh
 from reshard.passes.whole_module.taken_over import cut_at_sites
 
 
@@ -31,6 +43,7 @@ class Replanned:
         self._original, self._options = original, session.options  # the same options, so sites have the same numbers
         self._planning, self._rewriting = cut_at_sites(pipeline)
         self._planned: bytes | None = None
+        self._settled: tuple[OpenResult, ...] | None = None
         self._finding = Pipeline(self._planning.elements[:-1])
 
     def with_sites(self, sites: Sequence[int]) -> ir.Module:
@@ -59,6 +72,32 @@ class Replanned:
     def found(self) -> Findings:
         return read_findings(self.module_found) or Findings(())
 
+    def settle_results(self, shardings: Sequence[str], *, are_planned: bool) -> bool:
+        """Gives the results that the caller left open the layouts that they have in a compiled program: the compiler of
+        a target may decide otherwise than propagation does.
+
+        Args:
+          shardings: of the program's results, as in `Compiled.output_shardings`.
+          are_planned: whether forms are made of `planned` from now on.
+        Returns: whether that changes any, also since the last time, so that forms are to be written anew.
+        """
+        with self._original.context:
+            module = ir.Module.parse(self.planned) if are_planned else self.module_found
+            if (found := read_findings(module)) is None:
+                return False
+            meshes = module_meshes(module)
+            settled = tuple(_as_compiled(each, shardings, meshes) for each in found.open_results)
+            was_settled, self._settled = self._settled, settled
+            if settled == found.open_results:
+                return was_settled is not None and settled != was_settled
+            write_findings(module, replace(found, open_results=settled), over=found)
+            if are_planned:
+                self._planned = compat.bytecode(module)
+            else:
+                self.__dict__.pop("bytes_found", None)
+                self.__dict__.pop("found", None)
+        return True
+
     def take(self, planned: bytes, said: Sequence[Diagnostic]) -> None:
         """Takes over what the pipeline has planned, and what was said then."""
         self._planned, self.said = planned, tuple(said)
@@ -75,3 +114,17 @@ class Replanned:
         self._planning.run(module, session)
         self.said = tuple(session.results.diagnostics.diagnostics)
         return compat.bytecode(module)
+
+
+def _as_compiled(result: OpenResult, shardings: Sequence[str], meshes: Mapping[str, Mesh]) -> OpenResult:
+    """Returns a result that the caller left open with the layout that it has in a compiled program; as it is if its
+    mesh has no such layout."""
+    mesh = mesh_of(result.sharding, dict(meshes))
+    if result.function != ENTRY or result.number >= len(shardings) or mesh is None or not mesh.axes:
+        return result
+    rank = sharding_from_attr(result.sharding).rank
+    if (sharding := sharding_on(mesh, shardings[result.number], rank)) is None:
+        return result
+    attr = sharding_to_attr(sharding, mesh_reference(result.sharding))
+    is_same = placement(attr, rank, dict(meshes)) == placement(result.sharding, rank, dict(meshes))
+    return result if is_same else replace(result, sharding=attr)

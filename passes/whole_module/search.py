@@ -174,8 +174,10 @@ class Search:
         if not partitioned.is_ok:
             return None
 
+        criterion = replace(forms.criterion, compares_shardings=False)
+
         def promise(module: ir.Module, sites: int) -> Outcome:
-            return forms.criterion.outcome(partitioned, forms.partitioned(module), sites)
+            return criterion.outcome(partitioned, forms.partitioned(module), sites)
 
         none, most = self.none, MOST_FINALISTS * self.effort
         before = forms.criterion.outcome(partitioned, partitioned, 0)

@@ -277,22 +277,44 @@ class WholeModuleCheck:
     def _first_forms(self) -> list[TakenOver]:
         """Returns the forms to try first, those of least time; compiles the module as it came."""
         self.child.prepare(devices_of(self.original))  # it starts meanwhile
+        forms = self._written_first(self.forms.begin_numbered)
+        if not forms:
+            return []
+        progress.at("whole-module check: the module as it came")
+        self._numbered = self.forms.compile_numbered()
+        self.forms.stock = self.forms.compile(self.original, with_estimate=False)
+        return self._written_first() if self._settles_results() else forms
+
+    def _written_first(self, meanwhile: Callable[[], None] = lambda: None) -> list[TakenOver]:
+        """Returns the forms of least time, which are begun to be compiled; none if the module cannot be written so.
+
+        Args:
+          meanwhile: called once the module of which they are made is known.
+        """
         source = self._source
-        self.forms.begin_numbered()
+        meanwhile()
         forms: list[TakenOver] = []
         for name in self._form_names:
-            form = take_over_as(name, source, self.pipeline, self.session)
-            if not self.replanned.found.open_results:  # else the layouts of results are not settled
-                self._first[name] = form
+            form = self._first[name] = take_over_as(name, source, self.pipeline, self.session)
             if form.module is None:
                 return []
             forms = different([*forms, form])
             if any(each is form for each in forms):
                 self.forms.begin([form.module])
-        progress.at("whole-module check: the module as it came")
-        self._numbered = self.forms.compile_numbered()
-        self.forms.stock = self.forms.compile(self.original, with_estimate=False)
         return forms
+
+    def _settles_results(self) -> bool:
+        """Gives results that the caller left open the layouts that stock XLA's program has, and returns whether that
+        changes any; forms that were written before are to be written anew then."""
+        stock = self.forms.stock
+        are_planned = self.are_sites_planned
+        if not stock.is_ok or not self.replanned.settle_results(stock.output_shardings, are_planned=are_planned):
+            return False
+        self._first.clear()
+        self._holding.clear()
+        self.forms.written.clear()
+        self.__dict__.pop("taken_over", None)
+        return True
 
     def _least_with_sites(self) -> Outcome | None:
         """Returns an outcome that no set of sites is better than, and that is clearly better than the module as it
@@ -356,11 +378,18 @@ class WholeModuleCheck:
         self.groups += groups
         self.proposed = frozenset(i for i, group in enumerate(self.groups) if group.is_proposed)
         self.forms.written[self.proposed] = rewritten
+        if self.forms.is_slow:
+            self._compile_as_it_came()
+            if self.groups or self.takes_over:
+                self._settles_results()
         wholes = [each for each in self.taken_over if each.module is not None]
-        why_not = "".join(each.problem for each in self.taken_over)
         if not self.groups and not wholes and not self.forms.is_slow:
             return self.rewritten
-        progress.at("whole-module check: the module as it came")
+        if not self.forms.is_slow:
+            self._compile_as_it_came(wholes)
+            if self._settles_results():
+                wholes = [each for each in self.taken_over if each.module is not None]
+        why_not = "".join(each.problem for each in self.taken_over)
         tried = self._wholes()
         search = self._search(wholes, lambda outcomes: self._written_meanwhile(outcomes, tried))
         if not self.groups and not wholes:
@@ -409,24 +438,33 @@ class WholeModuleCheck:
     def _what_is_wrong(self) -> str:
         return self.distrust or self.problem_of_stock()
 
-    def _search(self, wholes: Sequence[TakenOver], meanwhile: Callable[[Sequence[Outcome]], list[ir.Module]]) -> Search:
-        """Returns the search over the forms of the module, which itself is compiled now as it came.
+    def _compile_as_it_came(self, wholes: Sequence[TakenOver] = ()) -> None:
+        """Compiles the module as it came.
 
         For CPU devices what is asked for next is compiled at the same time: the module written per device, or else the
         sets to start with. The compiler of another target takes all cores and most of the memory for one module.
         """
-        effort, starts = self.session.options.effort, self._starts()
-        budget = MOST_ATTEMPTS * effort
+        progress.at("whole-module check: the module as it came")
         if self.target is None:
-            first = [present(each.module) for each in wholes] or list(map(self.forms.module, starts[:budget]))
+            sets = self._starts()[: self._budget]
+            first = [present(each.module) for each in wholes] or list(map(self.forms.module, sets))
             self.forms.foresee([self.original, *first])
         if self.forms.is_slow and self.session.options.with_traffic:  # once, for its costs and for what it sends
             self._listed = self.forms.compile_numbered()
-        stock = self.forms.stock = self.forms.compile(self.original, with_estimate=False)
+        self.forms.stock = self.forms.compile(self.original, with_estimate=False)
+
+    @property
+    def _budget(self) -> int:
+        return MOST_ATTEMPTS * self.session.options.effort
+
+    def _search(self, wholes: Sequence[TakenOver], meanwhile: Callable[[Sequence[Outcome]], list[ir.Module]]) -> Search:
+        """Returns the search over the forms of the module, which was compiled as it came."""
+        effort, stock = self.session.options.effort, self.forms.stock
         none = self.criterion.outcome(stock, stock, 0)
         gains = [group.gain_s if self.policy == BETTER else 0.0 for group in self.groups]
         least_s = LEAST_GAIN / effort * none.seconds if stock.is_ok else 0.0
         most_s = self._most_promised_s() if stock.is_ok else none.seconds
+        starts, budget = self._starts(), self._budget
         return Search(self.forms, wholes, none, starts, gains, budget, effort, least_s, most_s, meanwhile)
 
     def _written_meanwhile(self, outcomes: Sequence[Outcome], wholes: TriedWholes) -> list[ir.Module]:
