@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shardings of a compiled program, in Shardy's terms: where the caller leaves a result open, its compiler decides."""
+"""The shardings of a compiled program, in Shardy's terms: its compiler decides where the caller leaves them open."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ __all__ = [
     "index_ranges",
     "loop_trips",
     "module_files",
+    "narrow_floats",
     "ops",
     "pipelines",
     "reductions",

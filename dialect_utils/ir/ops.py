@@ -159,8 +159,8 @@ def has_place(location: ir.Location) -> bool:
 def placed(location: ir.Location, place: ir.Location) -> ir.Location:
     """Returns a location of names alone with a place in the program inside of them, any other one as it is.
 
-    JAX writes functions of its own, such as `take_along_axis`, with names of ops alone: loc("gather"). Their ops get the
-    place of the call through which they are inlined.
+    JAX writes functions of its own, such as `take_along_axis`, with names of ops alone: loc("gather"). Their ops get
+    the place of the call through which they are inlined.
 
     Example:
       >>> from ..platform.bindings import make_context

@@ -19,12 +19,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from reshard.synthesis.common import store
 
+from ..ir.narrow_floats import as_bfloat16, as_float16, has_bfloat16_alone
 from ..platform import compat, progress
 from ..platform.interrupts import DeferredInterrupts
 from ..platform.typed import present
@@ -219,6 +220,8 @@ class CompileRequest:
     has_final: whether the final program is wanted on CPU devices, too; `final_moved` and the like are of it.
     estimated_for: the bytes that the module receives, if the compiler's estimate is all that is wanted.
     only_propagates: whether `Compiled.propagated_text` is all that is wanted; XLA may then stop before it partitions.
+    stands_in: whether CPU devices stand in for others, which compute in bfloat16 as it is: the costs are those of a
+      program that does (`narrow_floats`).
     """
 
     module: str | bytes
@@ -231,6 +234,12 @@ class CompileRequest:
     has_final: bool = False
     estimated_for: int | None = None
     only_propagates: bool = False
+    stands_in: bool = False
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Returns whether XLA gets the module with float16 in the place of bfloat16."""
+        return self.stands_in and self.target is None and has_bfloat16_alone(_readable(self.module))
 
 
 class _OutOfTime(Exception):
@@ -310,6 +319,7 @@ class XlaChild:
         keeps_locations: bool = False,
         keeps_schedule: bool = False,
         has_final: bool = False,
+        stands_in: bool = False,
         with_estimate: bool = True,
     ) -> Compiled:
         """Compiles a module whose main function has its shardings; never raises because of the module.
@@ -319,14 +329,18 @@ class XlaChild:
           num_devices: partitions; the number of devices in the module's mesh.
           target: the target to compile for; None for CPU devices.
           timeout_s: seconds until it counts as a hang.
-          keeps_hlo, keeps_propagated, keeps_locations, keeps_schedule, has_final: as in `CompileRequest`.
+          keeps_hlo, keeps_propagated, keeps_locations, keeps_schedule, has_final, stands_in: as in `CompileRequest`.
           with_estimate: whether to compile once more where the compiler's estimate takes that.
         """
         ahead_of_time = str(target) if target is not None and target.is_ahead_of_time else None
         wanted = (keeps_hlo, keeps_propagated, keeps_locations)
-        request = CompileRequest(module, num_devices, *wanted, ahead_of_time, keeps_schedule, has_final)
+        request = CompileRequest(
+            module, num_devices, *wanted, ahead_of_time, keeps_schedule, has_final, stands_in=stands_in
+        )
         with self._lock:
             compiled = self._compile_cached(request, timeout_s)
+            if request.is_narrowed and not compiled.is_ok:
+                compiled = self._compile_cached(replace(request, stands_in=False), timeout_s)
         if not with_estimate:
             return compiled
         return self.estimated(compiled, module, num_devices, target, timeout_s=timeout_s)
@@ -411,7 +425,7 @@ class XlaChild:
             deadline = timeout_s * rounds + max([time.monotonic(), *(each.deadline for each in self._begun)])
             with contextlib.suppress(_OutOfTime, _Gone), self._stopped_if_interrupted():
                 said = self._stderr_size
-                number = self._sent({"op": "compile_all", "requests": list(map(asdict, new))}, deadline)
+                number = self._sent({"op": "compile_all", "requests": list(map(_as_sent, new))}, deadline)
                 self._begun.append(_Begun(tuple(new), number, deadline, timeout_s, said))
 
     def _collect(self, until: CompileRequest | None = None) -> None:
@@ -443,7 +457,7 @@ class XlaChild:
         """Returns the reply to each request, None to one that is to be compiled alone; no reply if time is out."""
         from . import worker as xla_worker
 
-        asked = {"op": "compile_all", "requests": list(map(asdict, requests))}
+        asked = {"op": "compile_all", "requests": list(map(_as_sent, requests))}
         rounds = max(1, xla_worker.large_among([each.module for each in requests]))
         with progress.waiting_for(f"XLA compiles {len(requests)} modules"):
             reply = self._ask(asked, max(each.num_devices for each in requests), timeout_s * rounds)
@@ -504,7 +518,7 @@ class XlaChild:
 
     def _filed(self, request: CompileRequest, reply: dict, timeout_s: float) -> Compiled:
         """Returns the answer in a reply, and keeps it on disk if a second try would give the same one."""
-        compiled, is_lasting = compiled_from(reply), _is_lasting(reply)
+        compiled, is_lasting = _as_asked(request, compiled_from(reply)), _is_lasting(reply)
         self.passing_answers += not is_lasting or reply["status"] == "hang"
         if is_lasting and self._answers is not None:
             self._answers.write(_cache_key(request), _encoded(compiled, timeout_s))
@@ -514,7 +528,7 @@ class XlaChild:
         devices = 1 if request.target else request.num_devices
         with progress.waiting_for("XLA compiles"):
             op = "compile" if request.estimated_for is None else "estimate"
-            return self._ask({"op": op, **asdict(request)}, devices, timeout_s)
+            return self._ask({"op": op, **_as_sent(request)}, devices, timeout_s)
 
     def _ask(self, request: dict, num_devices: int, timeout_s: float) -> dict:
         """Sends one request and returns the reply; "abort" and "hang" are replies as well."""
@@ -900,6 +914,31 @@ class _Answer:
     def is_too_short(self, timeout_s: float) -> bool:
         """Returns whether this is a hang under a shorter time limit than that of a new caller."""
         return self.compiled.status == "hang" and self.timeout_s < timeout_s
+
+
+def _as_sent(request: CompileRequest) -> dict[str, Any]:
+    """Returns a request as the child reads it."""
+    if not request.is_narrowed:
+        return asdict(request)
+    return {**asdict(request), "module": as_float16(_readable(request.module)), "is_narrowed": True}
+
+
+def _as_asked(request: CompileRequest, compiled: Compiled) -> Compiled:
+    """Returns an answer with the number types of the module that was asked about."""
+    if not request.is_narrowed:
+        return compiled
+    texts = {name: getattr(compiled, name) for name in ("hlo_text", "scheduled_text")}
+    return replace(compiled, **{name: as_bfloat16(text) for name, text in texts.items() if text})
+
+
+def _readable(module: str | bytes) -> str:
+    """Returns a module as text; one in bytes has no locations there."""
+    return module if isinstance(module, str) else _text_of(module)
+
+
+@lru_cache(maxsize=8)
+def _text_of(module: bytes) -> str:
+    return _canonical_text(module)
 
 
 def _cache_key(request: CompileRequest) -> str:

@@ -40,6 +40,7 @@ _REMOVALS = 5  # tries to remove the scratch folder, since XLA may still write i
 # LLVM's optimization takes half of the compile time and changes no metric: traffic and temporaries of every example
 # stayed the same. Runs that are timed use the default.
 _METRICS_OPTIONS = {"xla_backend_optimization_level": 0}
+_FLOAT16_OPTIONS = {"xla_disable_hlo_passes": "change-op-data-type"}  # else products of float16 are of float32
 
 # A fork takes about 0.1 s to start, as long as a module of this many characters or bytes takes to compile. Each larger
 # module has a fork of its own.
@@ -510,7 +511,8 @@ def _load(request: dict, dump_dir: str | None, env_options: dict) -> tuple[Any, 
     if request.get("aborts"):  # in tests
         _abort(request, Path())
     devices = jax.devices()[: request["num_devices"]]
-    return *load(request["module"], devices, {**env_options, **_dump_options(dump_dir, request)}), devices
+    own = _FLOAT16_OPTIONS if request.get("is_narrowed") else {}
+    return *load(request["module"], devices, {**env_options, **own, **_dump_options(dump_dir, request)}), devices
 
 
 def load(text: str | bytes, devices: list, env_options: dict) -> tuple[Any, Any]:

@@ -301,7 +301,8 @@ class _Contest:
         return _Chosen(handed, laid_out, own, compiled, self._criterion.outcome(self._stock, compiled, 0))
 
     def _compiled(self, module: ir.Module) -> Compiled:
-        how = {"target": self._target, "has_final": self._network.has_final}
+        network = self._network
+        how = {"target": self._target, "has_final": network.has_final, "stands_in": network.stands_in}
         return self._child.compile(str(module), self._devices, **how)
 
     def _doubt(self, found: _Chosen) -> str:

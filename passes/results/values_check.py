@@ -399,10 +399,9 @@ class _Checker:
     def _checked_again(self, module: ir.Module, kept: list) -> tuple[ir.Module, list[int]]:
         """Returns the module, or the original if the kept rewrites make it worse, and the sites dropped then."""
         devices, last = devices_of(self.original), self.session.results.checks[-1]
-        has_final = SiteNetwork(last.topology).has_final
-        ours = (
-            self._child.compile(str(module), devices, target=last.target, has_final=has_final) if kept else last.stock
-        )
+        network = SiteNetwork(last.topology)
+        how = {"target": last.target, "has_final": network.has_final, "stands_in": network.stands_in}
+        ours = self._child.compile(str(module), devices, **how) if kept else last.stock
         dropped: list[int] = []
         if kept and (problem := check_record.problem_of(last.stock, ours, self.original, self.pipeline)):
             dropped = self._drop(kept, f"without others the whole module is worse: {problem}")

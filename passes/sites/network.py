@@ -86,6 +86,11 @@ class SiteNetwork:
         """
         return self.is_known and self.topology.platform == CPU
 
+    @property
+    def stands_in(self) -> bool:
+        """Returns whether CPU devices, for which XLA compiles here, stand in for others (`CompileRequest.stands_in`)."""
+        return self.is_known and has_other_devices(self.topology)
+
     def time_of(self, compiled: Compiled, num_devices: int) -> ProgramTime:
         """Returns the modelled time of a program that compiles, as it is right after partitioning."""
         from reshard.synthesis.network.program_time import program_time
@@ -122,6 +127,11 @@ class SiteNetwork:
         return replace(
             partitioned, collectives_s=partitioned.collectives_s * ratio, local_s=partitioned.local_s * ratio
         )
+
+
+def has_other_devices(topology: Topology) -> bool:
+    """Returns whether the devices of a network are others than those that XLA compiles for here, as far as it says."""
+    return topology.platform not in ("", CPU, GLOO)
 
 
 ANYWHERE = SiteNetwork()  # an unknown network, no limit

@@ -38,6 +38,7 @@ from reshard.dialect_utils.xla.hlo_text import parse_module
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.findings import Finding, read_findings
+from reshard.passes.sites.network import has_other_devices
 from reshard.passes.traffic.bounds import Bound, bounds_of_sites, bytes_of, sums_bound
 from reshard.passes.traffic.causes import GRADIENT, PARTIAL_SUMS, SUMS, UNKNOWN, Cause, SiteAt, cause_of
 from reshard.passes.traffic.parameters import Parameters
@@ -253,7 +254,8 @@ def ledger_of(
     main_of(module)  # raises before anything is compiled
     num_devices = partitions_of(module)
     topology.fitted(num_devices)
-    compiled = child.compile(numbered.text, num_devices, target=target, with_estimate=False, **KEPT)
+    kept = {**KEPT, "stands_in": has_other_devices(topology)}
+    compiled = child.compile(numbered.text, num_devices, target=target, with_estimate=False, **kept)
     how = {"finds_sites": finds_sites, "site_bounds": site_bounds, "file": file, "keeps_steps": keeps_steps}
     return ledger_from(module, numbered, compiled, topology, **how)
 

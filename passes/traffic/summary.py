@@ -10,6 +10,7 @@ from reshard.dialect_utils.analysis.op_numbers import NumberedOps
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla.child import Compiled, CompileRequest, XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.sites.network import has_other_devices
 from reshard.passes.traffic.bounds import bounds_of_rows
 from reshard.passes.traffic.ledger import Group, Ledger, ledger_from, main_of, partitions_of
 from reshard.passes.traffic.ledger_text import as_entry_dict, network_text
@@ -52,14 +53,15 @@ def summary_of(
     """
     main_of(original)  # raises before anything is compiled
 
+    kept = {"keeps_hlo": True, "keeps_locations": True, "stands_in": has_other_devices(topology)}
+
     def made_of(numbered: NumberedOps, module: ir.Module) -> Compiled:
         devices = partitions_of(module)
-        kept = {"keeps_hlo": True, "keeps_locations": True, "with_estimate": False}
-        return child.compile(numbered.text, devices, target=target, **kept)
+        return child.compile(numbered.text, devices, target=target, with_estimate=False, **kept)
 
     ours = None if rewritten is None else NumberedOps(rewritten)
     if rewritten is not None and ours is not None and target is None:  # while the rows of the other one are made
-        child.begin([CompileRequest(ours.text, partitions_of(rewritten), keeps_hlo=True, keeps_locations=True)])
+        child.begin([CompileRequest(ours.text, partitions_of(rewritten), **kept)])
     if compiled is None:
         numbered = NumberedOps(original)
         compiled = numbered, made_of(numbered, original)

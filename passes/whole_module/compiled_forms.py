@@ -72,6 +72,7 @@ class CompiledForms:
             devices_of(module),
             target=self.target,
             has_final=self.criterion.network.has_final,
+            stands_in=self.criterion.network.stands_in,
             with_estimate=with_estimate,
         )
         if compiled.status == "target":
@@ -95,6 +96,7 @@ class CompiledForms:
             keeps_hlo=request.keeps_hlo,
             keeps_locations=request.keeps_locations,
             has_final=request.has_final,
+            stands_in=request.stands_in,
             with_estimate=False,
         )
         if compiled.status == "target":
@@ -110,11 +112,14 @@ class CompiledForms:
             keeps_hlo=True,
             keeps_locations=True,
             has_final=self.criterion.network.has_final,
+            stands_in=self.criterion.network.stands_in,
         )
 
     def partitioned(self, module: ir.Module) -> Compiled:
         """Returns a form as XLA compiles it for CPU devices, whatever the target is."""
-        return self.child.compile(self._text(module), devices_of(module), has_final=self.criterion.network.has_final)
+        network = self.criterion.network
+        has_final, stands_in = network.has_final, network.stands_in
+        return self.child.compile(self._text(module), devices_of(module), has_final=has_final, stands_in=stands_in)
 
     def foresee(self, modules: Sequence[ir.Module]) -> None:
         """Compiles modules for CPU devices at the same time, which are asked for soon."""
@@ -141,7 +146,9 @@ class CompiledForms:
             self.foresee([self.module(groups) for groups in sets])
 
     def _request(self, module: ir.Module) -> CompileRequest:
-        return CompileRequest(self._text(module), devices_of(module), has_final=self.criterion.network.has_final)
+        network = self.criterion.network
+        has_final, stands_in = network.has_final, network.stands_in
+        return CompileRequest(self._text(module), devices_of(module), has_final=has_final, stands_in=stands_in)
 
     def _text(self, module: ir.Module) -> str:
         """Returns the text of one of the forms, written once."""

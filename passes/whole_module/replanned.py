@@ -23,8 +23,8 @@ from reshard.dialect_utils.shardings.sdy_shardings import (
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.findings import Findings, OpenResult, read_findings, write_findings
-from reshard.synthesis.layouts.mesh import Mesh
 from reshard.passes.whole_module.taken_over import cut_at_sites
+from reshard.synthesis.layouts.mesh import Mesh
 
 
 class Replanned:

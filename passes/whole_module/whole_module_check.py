@@ -378,17 +378,9 @@ class WholeModuleCheck:
         self.groups += groups
         self.proposed = frozenset(i for i, group in enumerate(self.groups) if group.is_proposed)
         self.forms.written[self.proposed] = rewritten
-        if self.forms.is_slow:
-            self._compile_as_it_came()
-            if self.groups or self.takes_over:
-                self._settles_results()
-        wholes = [each for each in self.taken_over if each.module is not None]
+        wholes = self._wholes_beside_stock()
         if not self.groups and not wholes and not self.forms.is_slow:
             return self.rewritten
-        if not self.forms.is_slow:
-            self._compile_as_it_came(wholes)
-            if self._settles_results():
-                wholes = [each for each in self.taken_over if each.module is not None]
         why_not = "".join(each.problem for each in self.taken_over)
         tried = self._wholes()
         search = self._search(wholes, lambda outcomes: self._written_meanwhile(outcomes, tried))
@@ -398,25 +390,7 @@ class WholeModuleCheck:
         found = search.found()
         choice = found.choice
         tried.add(map(Tried, wholes, found.outcomes))
-        winner = self._clearly_best(tried, choice)
-        if winner is None:
-            tried.try_one(tried.with_fewest_bytes(choice.outcome), choice.outcome)
-            winner = self._clearly_best(tried, choice)
-        if winner is None and wholes and not self.distrust and (beside := tried.beside_loops) is not None:
-            in_vain = found.unless_asked_in_vain(beside)
-            tried.add([Tried(beside, in_vain or self.forms.outcome_of_whole(beside, choice.outcome))])
-            winner = self._clearly_best(tried, choice)
-        for form in tried.with_pipelines(choice.outcome) if winner is None else ():
-            tried.try_one(form, choice.outcome)
-            if (winner := self._clearly_best(tried, choice)) is not None:
-                break
-        if (lean := tried.with_lean_ops(winner, choice.outcome)) is not None:
-            tried.try_one(lean, choice.outcome)
-            winner = self._clearly_best(tried, choice)
-        winner = tried.with_more_memory(winner, choice.outcome) or winner
-        if (thin := tried.with_less_memory(winner, choice.outcome)) is not None:
-            winner = thin
-            tried.add([thin])
+        winner = self._best_whole(tried, found)
         wrong = ""
         if winner is None and (able := tried.in_place_of_wrong(choice.outcome, self._what_is_wrong)) is not None:
             winner, wrong = able
@@ -434,6 +408,44 @@ class WholeModuleCheck:
         module = self.forms.module(choice.best) if choice.best else self.original
         self._record(choice.outcome.of, choice.best, module, dropped, added, found, not_taken_over=why_not)
         return module
+
+    def _wholes_beside_stock(self) -> list[TakenOver]:
+        """Returns the forms written per device, with the results of the module as it came, which is compiled; nothing
+        is compiled for CPU devices if there is nothing to compare."""
+        if self.forms.is_slow:
+            self._compile_as_it_came()
+            if self.groups or self.takes_over:
+                self._settles_results()
+        wholes = [each for each in self.taken_over if each.module is not None]
+        if self.forms.is_slow or not (self.groups or wholes):
+            return wholes
+        self._compile_as_it_came(wholes)
+        return [each for each in self.taken_over if each.module is not None] if self._settles_results() else wholes
+
+    def _best_whole(self, tried: TriedWholes, found: Found) -> Tried | None:
+        """Returns the best form that is written per device, if it is clearly faster than the best one with islands;
+        tries those that are worth it after the first ones."""
+        choice = found.choice
+        winner = self._clearly_best(tried, choice)
+        if winner is None:
+            tried.try_one(tried.with_fewest_bytes(choice.outcome), choice.outcome)
+            winner = self._clearly_best(tried, choice)
+        if winner is None and tried.tried and not self.distrust and (beside := tried.beside_loops) is not None:
+            in_vain = found.unless_asked_in_vain(beside)
+            tried.add([Tried(beside, in_vain or self.forms.outcome_of_whole(beside, choice.outcome))])
+            winner = self._clearly_best(tried, choice)
+        for form in tried.with_pipelines(choice.outcome) if winner is None else ():
+            tried.try_one(form, choice.outcome)
+            if (winner := self._clearly_best(tried, choice)) is not None:
+                break
+        if (lean := tried.with_lean_ops(winner, choice.outcome)) is not None:
+            tried.try_one(lean, choice.outcome)
+            winner = self._clearly_best(tried, choice)
+        winner = tried.with_more_memory(winner, choice.outcome) or winner
+        if (thin := tried.with_less_memory(winner, choice.outcome)) is not None:
+            winner = thin
+            tried.add([thin])
+        return winner
 
     def _what_is_wrong(self) -> str:
         return self.distrust or self.problem_of_stock()
