@@ -340,13 +340,18 @@ class Adviser:
         self._child.foresee([self._request(self._text(each)) for each in sets if each])
 
     def _request(self, source: bytes) -> CompileRequest:
-        how = {"has_final": self._network.has_final, "stands_in": self._network.stands_in}
-        return CompileRequest(source, self._devices, **how)
+        network = self._network
+        return CompileRequest(source, self._devices, has_final=network.has_final, stands_in=network.stands_in)
 
     def compiled(self, source: bytes) -> Compiled:
         """Returns what XLA makes of a form of the module, as bytecode or text."""
-        how = {"has_final": self._network.has_final, "stands_in": self._network.stands_in}
-        return self._child.compile(source, self._devices, timeout_s=DEFAULT_TIMEOUT_S, **how)
+        return self._child.compile(
+            source,
+            self._devices,
+            timeout_s=DEFAULT_TIMEOUT_S,
+            has_final=self._network.has_final,
+            stands_in=self._network.stands_in,
+        )
 
     def _in_source(self, annotation: Changed, sharding: Sharding | Mesh | None) -> tuple[str, tuple[str, ...]]:
         """Returns the line of an annotation, and its edit as a diff; empty where there is no such file or edit.

@@ -60,5 +60,10 @@ class OnCpuDevices:
         return Judged.on(self.network, devices, optimized, stock, ours)
 
     def _ask(self, source: bytes, devices: int) -> Compiled:
-        how = {"has_final": self.network.has_final, "stands_in": self.network.stands_in}
-        return self.child.compile(source, devices, timeout_s=DEFAULT_TIMEOUT_S, **how)
+        return self.child.compile(
+            source,
+            devices,
+            timeout_s=DEFAULT_TIMEOUT_S,
+            has_final=self.network.has_final,
+            stands_in=self.network.stands_in,
+        )

@@ -88,7 +88,7 @@ class SiteNetwork:
 
     @property
     def stands_in(self) -> bool:
-        """Returns whether CPU devices, for which XLA compiles here, stand in for others (`CompileRequest.stands_in`)."""
+        """Returns whether the CPU devices of XLA here stand in for others, as in `CompileRequest.stands_in`."""
         return self.is_known and has_other_devices(self.topology)
 
     def time_of(self, compiled: Compiled, num_devices: int) -> ProgramTime:

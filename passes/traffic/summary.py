@@ -53,15 +53,18 @@ def summary_of(
     """
     main_of(original)  # raises before anything is compiled
 
-    kept = {"keeps_hlo": True, "keeps_locations": True, "stands_in": has_other_devices(topology)}
+    stands_in = has_other_devices(topology)
 
     def made_of(numbered: NumberedOps, module: ir.Module) -> Compiled:
         devices = partitions_of(module)
-        return child.compile(numbered.text, devices, target=target, with_estimate=False, **kept)
+        kept = {"keeps_hlo": True, "keeps_locations": True, "with_estimate": False}
+        return child.compile(numbered.text, devices, target=target, stands_in=stands_in, **kept)
 
     ours = None if rewritten is None else NumberedOps(rewritten)
     if rewritten is not None and ours is not None and target is None:  # while the rows of the other one are made
-        child.begin([CompileRequest(ours.text, partitions_of(rewritten), **kept)])
+        devices = partitions_of(rewritten)
+        asked = CompileRequest(ours.text, devices, keeps_hlo=True, keeps_locations=True, stands_in=stands_in)
+        child.begin([asked])
     if compiled is None:
         numbered = NumberedOps(original)
         compiled = numbered, made_of(numbered, original)
