@@ -45,6 +45,12 @@ LIBRARIES = (
         "a GPT's training step with fully sharded weights, gradients added up over four microbatches",
     ),
     _of_library(
+        "mixed_precision",
+        ("optax",),
+        (("fsdp", 4), ("tensor", 2)),
+        "a decoder's training step in bfloat16, its weights in shards and nothing else annotated",
+    ),
+    _of_library(
         "nnx_convnext",
         ("flax", "optax"),
         (("data", 2), ("rows", 4)),
