@@ -142,7 +142,7 @@ def _compared(name: str, topology: str, content: bytes, network: SiteNetwork, op
     child = shared_child()
 
     def ask(source: bytes) -> Compiled:
-        return child.compile(source, own.size, has_final=network.has_final)
+        return child.compile(source, own.size, has_final=network.has_final, stands_in=network.stands_in)
 
     settings = resolved({"topology": network.topology}, {})
     stock, ours = ask(content), ask(optimized_module(content, settings, name, is_from_jax=False).content)

@@ -78,7 +78,8 @@ def _swept(name: str, options: argparse.Namespace) -> Iterator[Row]:
     program = next(each for each in every_program() if each.name == name)
     content = compat.bytecode(program.lower(options.size).compiler_ir("stablehlo"))
     network = SiteNetwork(option_text(options.topology))
-    stock = shared_child().compile(content, options.mesh.size, has_final=network.has_final)
+    has_final, stands_in = network.has_final, network.stands_in
+    stock = shared_child().compile(content, options.mesh.size, has_final=has_final, stands_in=stands_in)
     stock_us = network.time_of(stock, options.mesh.size).seconds * 1e6
     whole: int | None = None
     for share in (None, *options.shares):

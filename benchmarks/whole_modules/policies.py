@@ -127,7 +127,8 @@ def _measured(name: str, topology: str, options: argparse.Namespace) -> Row:
     except (TypeError, ValueError) as error:  # jax refuses arrays that do not divide
         return Row(name, topology, {}, f"does not fit {devices} devices: {str(error).splitlines()[0][:160]}")
     with make_context() as context:
-        stock = shared_child().compile(str(ir.Module.parse(text, context)), devices, has_final=network.has_final)
+        plain = str(ir.Module.parse(text, context))
+    stock = shared_child().compile(plain, devices, has_final=network.has_final, stands_in=network.stands_in)
     if not stock.is_ok:
         return Row(name, topology, {}, f"stock XLA: {stock.status} {stock.message[:200]}")
     sides = {"stock": _side(network.time_beside(stock, stock, devices), stock)}
