@@ -156,8 +156,7 @@ def _inline_call(call: ir.Operation, function: ir.Operation) -> None:
     inside = [nested for op in body for nested in ops_in(op)]
     if CALLS in call.attributes:
         _prepend_calls(inside, calls_through(call))
-    place = own_location(call)
-    if has_place(place):
+    if has_place(place := own_location(call)):
         for op in inside:
             if not has_place(op.location):
                 op.location = placed(op.location, place)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from reshard.dialect_utils.analysis.layout_check import ENTRY
@@ -33,7 +33,8 @@ class Replanned:
     Args:
       original: the module before `pipeline` ran in `session`.
     State: `said`, the diagnostics of the planning, once it has run. `found`, the findings on the ops of `module_found`,
-      before anything is planned; `said_finding`, what was said then.
+      before anything is planned; `said_finding`, what was said then. `_settled`, the results that the caller left
+      open as they were settled last; None until then.
     """
 
     said: tuple[Diagnostic, ...] = ()
@@ -116,15 +117,15 @@ class Replanned:
         return compat.bytecode(module)
 
 
-def _as_compiled(result: OpenResult, shardings: Sequence[str], meshes: Mapping[str, Mesh]) -> OpenResult:
+def _as_compiled(result: OpenResult, shardings: Sequence[str], meshes: dict[str, Mesh]) -> OpenResult:
     """Returns a result that the caller left open with the layout that it has in a compiled program; as it is if its
     mesh has no such layout."""
-    mesh = mesh_of(result.sharding, dict(meshes))
+    mesh = mesh_of(result.sharding, meshes)
     if result.function != ENTRY or result.number >= len(shardings) or mesh is None or not mesh.axes:
         return result
     rank = sharding_from_attr(result.sharding).rank
     if (sharding := sharding_on(mesh, shardings[result.number], rank)) is None:
         return result
     attr = sharding_to_attr(sharding, mesh_reference(result.sharding))
-    is_same = placement(attr, rank, dict(meshes)) == placement(result.sharding, rank, dict(meshes))
+    is_same = placement(attr, rank, meshes) == placement(result.sharding, rank, meshes)
     return result if is_same else replace(result, sharding=attr)

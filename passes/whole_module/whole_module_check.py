@@ -420,7 +420,9 @@ class WholeModuleCheck:
         if self.forms.is_slow or not (self.groups or wholes):
             return wholes
         self._compile_as_it_came(wholes)
-        return [each for each in self.taken_over if each.module is not None] if self._settles_results() else wholes
+        if not (self.takes_over and self._settles_results()):  # else nobody may need the module with its plans
+            return wholes
+        return [each for each in self.taken_over if each.module is not None]
 
     def _best_whole(self, tried: TriedWholes, found: Found) -> Tried | None:
         """Returns the best form that is written per device, if it is clearly faster than the best one with islands;
