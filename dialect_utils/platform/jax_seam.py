@@ -153,6 +153,13 @@ def _installed() -> Iterator[None]:
                 _remove()
 
 
+def kept_installed() -> Callable[[], None]:
+    """Installs the seam, and returns what removes it. A rewriter that is made active meanwhile sees what jax compiles."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(_installed())
+    return stack.close
+
+
 def _install() -> None:
     from jax._src import compiler
 
@@ -199,6 +206,18 @@ def _at_the_seam(original: Callable) -> Callable:
     # A mark that the declared type of a wrapped function does not have.
     compile_or_get_cached.is_of_reshard = True  # pyright: ignore[reportAttributeAccessIssue]
     return compile_or_get_cached
+
+
+def is_jitted(fun) -> bool:
+    """Returns whether a function is one of `jax.jit`, or of `jitted_with`."""
+    return isinstance(fun, _jitted_class())
+
+
+@functools.cache
+def _jitted_class() -> type:
+    import jax
+
+    return type(jax.jit(lambda: None))
 
 
 def jitted_with(jitted, around: Callable[[], contextlib.AbstractContextManager]):
@@ -257,7 +276,7 @@ def _tracing(trace: Callable, around) -> Callable:
     def traced(*args, **kwargs):
         with around():
             found = trace(*args, **kwargs)
-        return _overriding(found, "lower", lambda self: _lowering(_stock(self, "lower"), around))
+        return stage_inside(found, around)
 
     return traced
 
@@ -267,9 +286,23 @@ def _lowering(lower: Callable, around) -> Callable:
     def lowered(*args, **kwargs):
         with around():
             found = lower(*args, **kwargs)
-        return _overriding(found, "compile", lambda self: _inside(_stock(self, "compile"), around))
+        return stage_inside(found, around)
 
     return lowered
+
+
+def stage_inside(stage, around: Callable[[], contextlib.AbstractContextManager]):
+    """Returns a `jax.stages.Traced` or `Lowered`, changed in place: what follows it happens inside `around()`.
+
+    Whatever else is given is returned as it is.
+    """
+    import jax
+
+    if isinstance(stage, jax.stages.Traced):
+        return _overriding(stage, "lower", lambda self: _lowering(_stock(self, "lower"), around))
+    if isinstance(stage, jax.stages.Lowered):
+        return _overriding(stage, "compile", lambda self: _inside(_stock(self, "compile"), around))
+    return stage
 
 
 def _stock(overriding: Any, name: str) -> Callable:

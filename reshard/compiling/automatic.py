@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reshard.compiling import library_jits
 from reshard.compiling.advising import site_network
 from reshard.compiling.ahead_of_time import AheadOfTime
 from reshard.compiling.call_arguments import DONATED, STATIC, Argument, Call, Parameters, key_of
@@ -174,7 +175,7 @@ def auto(
       ValueError: there are fewer devices than the mesh has, or another number than the target has; `pinned` or
         `tactics` without a mesh, or no such tactic, argument or sharding; in another trace the function takes a traced
         value that is no argument.
-      TypeError: the function does not take such arguments.
+      TypeError: the function does not take such arguments, or is that of a library's jit, such as `flax.nnx.jit`.
       DiagnosedError: no layout keeps the memory limit; the message says how much is needed at least.
 
     Example, on 8 devices:
@@ -256,7 +257,15 @@ def _automatic(
 
 
 def _parameters_of(fun: Callable, jit_options: Mapping[str, Any]) -> Parameters:
-    """Returns the parameters of a function. Raises: ValueError for options of `jax.jit` that `auto` does not take."""
+    """Returns the parameters of a function.
+
+    Raises: ValueError for options of `jax.jit` that `auto` does not take; TypeError for a function of a library's jit.
+    """
+    if library_jits.is_jitted(fun):
+        raise TypeError(
+            f"auto takes a function that is not jitted, and this one is by {type(fun).__module__}, which may keep state "
+            "beside arguments and results; write it on trees of arrays, as docs/how-to/automatic.md does"
+        )
     if refused := sorted(name for name in jit_options if name.startswith(("in_", "out_"))):
         raise ValueError(f"auto takes no {refused[0]}, since it chooses shardings; pinned fixes those of arguments")
     return Parameters.of(fun, jit_options)

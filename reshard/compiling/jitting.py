@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reshard.compiling import library_jits
 from reshard.compiling.automatic import AUTO, OPTIONS, AutoJitted
 from reshard.compiling.optimizing import Optimized, Report, optimized_module, refuse_contradictions, target_in
 from reshard.configuration import contexts
@@ -48,13 +49,15 @@ def jit(fun: Callable | None = None, /, *, reshard_options: Mapping[str, Any] | 
     lowered it; its `.compile()` optimizes the module. A program that cannot be optimized is compiled as it is.
 
     Args:
-      fun: the function. If it is omitted, `jit` returns a decorator.
+      fun: the function; or that of a library's jit, such as `flax.nnx.jit(f)` or `equinox.filter_jit(f)`, which keeps
+        its meaning. If it is omitted, `jit` returns a decorator.
       reshard_options: option names and values, such as {"policy": "always"}; docs/jax.md has the list. They win over
         `reshard.options`, the environment and the configuration file.
       **jit_options: the other arguments of `jax.jit`, such as `static_argnames`. With `in_shardings=reshard.AUTO`,
         `reshard.auto` chooses all layouts when the function is called, also of arguments that are given by name;
         `reshard_options` are those of `auto` then, such as {"mesh": "x=8", "memory_limit": "16GiB"}.
-    Raises: ValueError if `reshard_options` has an unknown option or value; the errors of `jax.jit`.
+    Raises: ValueError if `reshard_options` has an unknown option or value; TypeError for arguments of `jax.jit` beside
+      the function of a library's jit; the errors of `jax.jit`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -71,10 +74,23 @@ def jit(fun: Callable | None = None, /, *, reshard_options: Mapping[str, Any] | 
     import jax
 
     given = _for_xla(validated(reshard_options or {}, "reshard_options: "))
+    if library_jits.is_jitted(fun):
+        return _of_library(fun, given, jit_options)
     stock = jax.jit(fun, **jit_options)
     if not _has_seam():
         return stock
     return jax_seam.jitted_with(stock, functools.partial(_enabled, given))
+
+
+def _of_library(fun: Callable, given: dict[str, Any], jit_options: Mapping[str, Any]):
+    if jit_options:
+        raise TypeError(
+            f"reshard.jit got {next(iter(jit_options))}=, and the function is jitted by {type(fun).__module__} already; "
+            "give the option there"
+        )
+    if not _has_seam():
+        return fun
+    return library_jits.LibraryJitted(fun, functools.partial(_enabled, given), functools.partial(_inside, given))
 
 
 def _automatic(fun: Callable, options: Mapping[str, Any], jit_options: Mapping[str, Any]) -> AutoJitted:
@@ -120,6 +136,12 @@ def _enabled(given: dict[str, Any]) -> Iterator[list[Program]]:
         yield inside.programs
 
 
+def _inside(given: dict[str, Any]) -> contextlib.AbstractContextManager:
+    """Returns what `_enabled` does where the seam is installed anyway; it takes microseconds. Wrong options from around
+    a call are found when a program is compiled."""
+    return jax_seam.active()(_Enabled(contexts.current().options).with_options(given))
+
+
 def _for_xla(options: dict[str, Any]) -> dict[str, Any]:
     refuse_contradictions({name: each.default for name, each in SETTINGS.items()} | options, is_run=True)
     return options
@@ -147,7 +169,9 @@ class _Enabled(Context):
         if build_options.num_partitions == 1:
             return module
         name = compat.module_name(module)
-        found = _optimized(module, name, resolved({}, dict(self.options)), devices)
+        settings = resolved({}, dict(self.options))
+        refuse_contradictions(settings, is_run=True)
+        found = _optimized(module, name, settings, devices)
         if found is None:
             return module
         self.programs.append(Program(name, found.report, found.is_rewritten))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from reshard.compiling import child_process, module_dumps
+from reshard.compiling import child_process, library_jits, module_dumps
 from reshard.configuration import contexts
 from reshard.configuration.settings import SETTINGS, SettingError, resolved
 from reshard.dialect_utils.ir import module_files, shardy_limits
@@ -92,8 +92,9 @@ class Result:
     """An optimized program.
 
     Attributes:
-      lowered: a `jax.stages.Lowered` with the rewritten module. It is the program that was given if nothing was
-        rewritten, or if `emit` is "sdy". None if `optimize` was not given a lowered program.
+      lowered: a `jax.stages.Lowered` with the rewritten module, or a lowered program of a library's jit if that was
+        given. It is the program that was given if nothing was rewritten, or if `emit` is "sdy". None if `optimize` was
+        not given a lowered program.
       module: the rewritten module, or the unchanged one, as StableHLO text.
       report: all sites with their decisions, a `Report`.
       is_rewritten: whether anything was rewritten: a site, layouts between arguments and results, or a split iota.
@@ -132,7 +133,7 @@ class Result:
         if self.is_rewritten and self.emit == "sdy":
             raise ValueError('XLA does not read the collectives of emit="sdy"; compile the result of emit="manual"')
         with jax_seam.rewriting(None), compat.shardy_partitioner() if self.is_rewritten else contextlib.nullcontext():
-            return self.lowered.compile(compiler_options)
+            return self.lowered.compile(*([compiler_options] if compiler_options else []))  # libraries may know none
 
 
 def optimize(
@@ -144,9 +145,9 @@ def optimize(
     """Returns the program with synthesized collectives in place of the conversions that the policy selects.
 
     Args:
-      program: a lowered program, `jax.jit(f).lower(*args)`; an export, `jax.export.export(jax.jit(f))(*args)`; or a
-        module: MLIR text or bytecode, a StableHLO portable artifact, the bytes of `Exported.serialize`, or an
-        `ir.Module`. The program itself is not changed.
+      program: a lowered program, `jax.jit(f).lower(*args)`, or that of a library's jit, such as `flax.nnx.jit`; an
+        export, `jax.export.export(jax.jit(f))(*args)`; or a module: MLIR text or bytecode, a StableHLO portable
+        artifact, the bytes of `Exported.serialize`, or an `ir.Module`. The program itself is not changed.
       check: whether to compile the whole module before and after in a child process, and to choose the sites that make
         it faster as a whole. None means yes, unless `reshard.options`, the environment or the configuration file say
         no. The check is made only with emit="manual" and emit="auto".
@@ -175,8 +176,9 @@ def optimize(
     settings = resolved(given, dict(contexts.current().options))
     if settings["traffic"] == "auto":
         settings["traffic"] = "on"
-    if hasattr(program, "compiler_ir"):
-        return _of_lowered(cast("jax.stages.Lowered", program), settings)
+    if lowered := library_jits.jax_lowered(program):
+        result = _of_lowered(lowered, settings)
+        return replace(result, lowered=library_jits.with_jax_lowered(program, result.lowered))
     if hasattr(program, "mlir_module_serialized"):
         return _of_exported(cast("jax.export.Exported", program), settings)
     if isinstance(program, bytes | bytearray) and _file(program).form == module_files.EXPORTED:
@@ -205,7 +207,7 @@ def explain(program, *args: Any, **kwargs: Any) -> Report:
     """
     around = dict(contexts.current().options)
     quick = {name: around.get(name, False) for name in ("check", "verify_values")}
-    if callable(program) and not hasattr(program, "compiler_ir"):
+    if callable(program):
         import jax
 
         jitted = program if hasattr(program, "lower") else jax.jit(program)
@@ -381,7 +383,7 @@ def source_of(
       program: what `optimize` takes, or a function, jitted or not, which is lowered for `args` and `kwargs`.
     Raises: TypeError for a program of another kind, and for arguments of a program that is no function.
     """
-    if callable(program) and not hasattr(program, "compiler_ir"):
+    if callable(program):
         import jax
 
         if isinstance(program, jax.stages.Compiled):
@@ -390,8 +392,8 @@ def source_of(
         program = jitted.lower(*args, **(kwargs or {}))
     elif args or kwargs:
         raise TypeError(f"{function} takes arguments of a function only, and {type(program).__name__} is none")
-    if hasattr(program, "compiler_ir"):
-        module = program.compiler_ir("stablehlo")
+    if lowered := library_jits.jax_lowered(program):
+        module: Any = lowered.compiler_ir("stablehlo")
         return compat.bytecode(module), compat.module_name(module), True
     if hasattr(program, "mlir_module_serialized"):
         return program.mlir_module_serialized, program.fun_name, False
