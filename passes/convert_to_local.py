@@ -8,6 +8,7 @@ from typing import Any
 
 from reshard.dialect_utils.emission.slice_starts import put_starts_in_range
 from reshard.dialect_utils.ir import diagnostics
+from reshard.dialect_utils.ir.source_lines import SourceLines, frames_of
 from reshard.dialect_utils.partitioning import local_modules
 from reshard.dialect_utils.partitioning.local_ops import Conversion
 from reshard.dialect_utils.platform.bindings import ir
@@ -136,9 +137,11 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         for each in written.left:
             session.count("left")
             session.remark(each.location, f"{each.op_name} stays with XLA: {each.reason}")
-        for each in written.conversions:
+        frames = [frames_of(each.location) for each in written.conversions]
+        lines = SourceLines(frames)
+        for each, chain in zip(written.conversions, frames, strict=True):
             session.count(_statistic(each))
-            session.results.report_rows.append(_row(each, session, self.network.is_known))
+            session.results.report_rows.append(_row(each, lines.place(chain), session, self.network.is_known))
             if each.is_needed and each.whole and each.plan.bytes_received:
                 session.count("gathered")
                 ends = f"{each.plan.source} to {each.plan.target}"
@@ -158,9 +161,8 @@ def _statistic(conversion: Conversion) -> str:
     return "again" if conversion.is_repeated else "chains" if conversion.is_needed else "unneeded"
 
 
-def _row(conversion: Conversion, session: Session, is_timed: bool) -> dict:
+def _row(conversion: Conversion, place: diagnostics.Place | None, session: Session, is_timed: bool) -> dict:
     """Returns the report row of a chain, in the form that plan-sites uses. The costs of stock XLA are unknown."""
-    place = diagnostics.place_of(conversion.location)
     if place is not None and place.file == "-":
         place = dataclasses.replace(place, file=session.options.input)
     chain, is_needed = conversion.plan, conversion.is_needed

@@ -77,7 +77,7 @@ class _Program:
 
     def __init__(self, module: ir.Module):
         self.ops = ops_in(module.operation)
-        lines = SourceLines(map(frames_of, self.ops))
+        lines = SourceLines(map(frames_of, self.ops), shows_packages=False)
         self._places = {op: lines.place(frames_of(op)) for op in self.ops}
         self._back = WayBack(module.operation)
         self._numbers = {op: number for number, op in enumerate(self.ops)}

@@ -29,6 +29,12 @@ _FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)(?: to (\d*):(\d+))
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|[/\\]jax[/\\]_src[/\\]|^<frozen "
 )
+_PACKAGE = re.compile(r"[/\\](site|dist)-packages[/\\]([^/\\.]+)([/\\].*)$")
+# Packages of which programs are made, in contrast to those that hold whole models, trainers or layers of a company.
+FRAMEWORKS = frozenset(
+    "absl beartype chex diffrax dm_haiku einops equinox flax grain haiku jax jaxlib jaxtyping jmp lineax numpy numpyro "
+    "optax optimistix orbax penzai qwix scipy torch torchax typeguard".split()
+)
 _FOLDERS = ("dialect_utils", "passes", "reshard", "synthesis", "tools")  # of a checkout, beside programs
 _OURS = tuple(str(Path(__file__).resolve().parents[2] / each) + os.sep for each in _FOLDERS)
 _ESCAPED_BYTE = re.compile(r"\\([0-9A-Fa-f]{2})")
@@ -166,6 +172,18 @@ def place_in(text: str) -> Place | None:
 def is_in_library(file: str) -> bool:
     """Returns whether a file belongs to an installed package, to reshard or to Python, not to the user's program."""
     return _LIBRARY.search(file) is not None or file.startswith(_OURS)
+
+
+def package_path(file: str) -> str:
+    """Returns the path of a file inside the folder of installed packages, such as maxtext/layers/linears.py; empty for
+    other files, and for those of packages on which models are built, such as flax.
+
+    Example:
+      >>> package_path("/env/lib/python3.12/site-packages/maxtext/train.py"), package_path("/site-packages/jax/x.py")
+      ('maxtext/train.py', '')
+    """
+    found = _PACKAGE.search(file)
+    return "" if found is None or found[2] in FRAMEWORKS else f"{found[2]}{found[3]}"
 
 
 def _place(found: re.Match) -> Place:

@@ -81,7 +81,7 @@ def annotations_of(
         `einsum(..., out_sharding=P()) + b` two ops begin where the call does, and one ends where it does.
     """
     meshes, ops = module_meshes(module), constraints_of(module)
-    lines, back = SourceLines(map(frames_of, ops)), WayBack(module.operation)
+    lines, back = SourceLines(map(frames_of, ops), shows_packages=False), WayBack(module.operation)
     groups: dict[tuple, list[int]] = {}
     for number, op in enumerate(ops):
         attr = op.attributes["sharding"]

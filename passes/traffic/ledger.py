@@ -20,7 +20,7 @@ import numpy as np
 from reshard.dialect_utils.analysis.layout_check import devices_of, meshes_of
 from reshard.dialect_utils.analysis.op_numbers import NumberedOps
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place, error_at, place_of
-from reshard.dialect_utils.ir.ops import CONSTANTS, ops_in, short_name
+from reshard.dialect_utils.ir.ops import short_name
 from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.bindings import ir
@@ -380,6 +380,11 @@ def _moved_axes(edge: Finding) -> frozenset[str]:
     return frozenset(axis.name for _, axis in source ^ target)
 
 
+def _frames_of(ops: Sequence[ir.Operation]) -> tuple[Frame, ...]:
+    """Returns the frames of the first op that has some: of library functions only the calls may have lines."""
+    return next(filter(None, map(frames_of, ops)), ())
+
+
 class _Reader:
     """Makes entries of the collectives of one program."""
 
@@ -405,7 +410,7 @@ class _Reader:
         self._meshes = [mesh for mesh in meshes.values() if mesh.size == num_devices]
         self._coordinates = {mesh: _coordinates(mesh) for mesh in self._meshes}
         self._axes_of: dict[tuple, tuple[str, ...]] = {}
-        self._lines = SourceLines(frames_of(op) for op in ops_in(module.operation) if op.name not in CONSTANTS)
+        self._lines = SourceLines(_frames_of(self._ops_of(each)) for each in found.ops)
         self._received: Counter[tuple] = Counter()  # for each conversion, by the collectives so far
 
     def entries(self) -> list[Entry]:
@@ -436,9 +441,8 @@ class _Reader:
 
     def entry(self, found: CollectiveOp) -> Entry:
         moved = found.collective
-        ops = self._numbered.all_of_name(found.op_name) if found.result is None else [self._return]
-        op = ops[0] if ops else None
-        frames = next(filter(None, map(frames_of, ops)), ())  # of library functions only the calls may have lines
+        ops = self._ops_of(found)
+        op, frames = ops[0] if ops else None, _frames_of(ops)
         axes = self._axes(moved, op)
         level = cost.crossed_level(self._topology, self._num_devices, moved)
         parameter = self._parameters.gradient_of(ops) if moved.kind in SUMS else ""
@@ -463,9 +467,13 @@ class _Reader:
             self._bound(found, cause),
         )
 
+    def _ops_of(self, found: CollectiveOp) -> Sequence[ir.Operation]:
+        """Returns the op that a collective is for, and the calls around it."""
+        return self._numbered.all_of_name(found.op_name) if found.result is None else [self._return]
+
     def _place(self, ops: Sequence[ir.Operation]) -> str:
         """Returns the line to show for the first of some ops, given the calls that lead to it; "" if there is none."""
-        place: Place | None = self._lines.place(next(filter(None, map(frames_of, ops)), ()))
+        place: Place | None = self._lines.place(_frames_of(ops))
         return "" if place is None else str(_in_file(place, self._file))
 
     def _independent(self, beside: Beside | None, runs: int) -> Independent | None:

@@ -88,3 +88,32 @@ def test_places_in_remarks_skip_libraries():
         location = parsed(f"callsite({LIBRARY} at {layer(20)})")
         assert str(place_of(location)) == "model.py:20:8"
         assert str(place_of(parsed(LIBRARY))).endswith("spmd.py:5:1")
+
+
+MODEL = "/env/lib/python3.12/site-packages/shared_models/layers.py"
+
+
+def of_model(function: str, at: int, file: str = MODEL) -> str:
+    return f'"{function}"("{file}":{at}:4)'
+
+
+def test_lines_of_an_installed_model_are_told_where_one_line_enters_it():
+    entry, lowering = '"loss"("train.py":5:1)', '"<module>"("train.py":9:1)'
+    inner = [of_model(f"layer{number}", number) for number in range(1, 5)]
+    paths = [chain(LIBRARY, of_model("project", at), each, entry, lowering) for each in inner for at in (90, 95)]
+    lines = [line(path, *paths) for path in paths[::2]]
+    assert lines == [f"shared_models/layers.py:{at}:4" for at in range(1, 5)], "`project` is a helper there"
+    assert line(paths[0], *paths[:2]) == "train.py:5:1", "few functions are one op of the user's"
+    advised = SourceLines(paths, shows_packages=False)
+    assert str(advised.place(paths[0])) == "train.py:5:1", "no edit is proposed in a package"
+
+
+def test_lines_of_an_installed_trainer_are_told_without_a_line_of_the_users():
+    path = chain(LIBRARY, of_model("layer", 3))
+    assert line(path) == "shared_models/layers.py:3:4"
+
+
+def test_lines_of_frameworks_are_not_told_however_many():
+    attention = "/env/lib/python3.12/site-packages/flax/nnx/attention.py"
+    paths = [chain(of_model(f"f{at}", at + 1, attention), '"layer"("train.py":5:1)') for at in range(9)]
+    assert line(paths[0], *paths) == "train.py:5:1"
