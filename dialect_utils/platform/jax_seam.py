@@ -154,7 +154,7 @@ def _installed() -> Iterator[None]:
 
 
 def kept_installed() -> Callable[[], None]:
-    """Installs the seam, and returns what removes it. A rewriter that is made active meanwhile sees what jax compiles."""
+    """Installs the seam, and returns what removes it. A rewriter that is active meanwhile sees what jax compiles."""
     stack = contextlib.ExitStack()
     stack.enter_context(_installed())
     return stack.close

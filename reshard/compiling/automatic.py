@@ -263,8 +263,8 @@ def _parameters_of(fun: Callable, jit_options: Mapping[str, Any]) -> Parameters:
     """
     if library_jits.is_jitted(fun):
         raise TypeError(
-            f"auto takes a function that is not jitted, and this one is by {type(fun).__module__}, which may keep state "
-            "beside arguments and results; write it on trees of arrays, as docs/how-to/automatic.md does"
+            f"auto takes a function that is not jitted, and this one is by {type(fun).__module__}, which may keep "
+            "state beside arguments and results; write it on trees of arrays, as docs/how-to/automatic.md does"
         )
     if refused := sorted(name for name in jit_options if name.startswith(("in_", "out_"))):
         raise ValueError(f"auto takes no {refused[0]}, since it chooses shardings; pinned fixes those of arguments")

@@ -85,8 +85,8 @@ def jit(fun: Callable | None = None, /, *, reshard_options: Mapping[str, Any] | 
 def _of_library(fun: Callable, given: dict[str, Any], jit_options: Mapping[str, Any]):
     if jit_options:
         raise TypeError(
-            f"reshard.jit got {next(iter(jit_options))}=, and the function is jitted by {type(fun).__module__} already; "
-            "give the option there"
+            f"reshard.jit got {next(iter(jit_options))}=, and the function is jitted by {type(fun).__module__} "
+            "already; give the option there"
         )
     if not _has_seam():
         return fun

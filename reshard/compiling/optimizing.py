@@ -21,6 +21,7 @@ from reshard.dialect_utils.ir.module_files import ModuleFile
 from reshard.dialect_utils.platform import compat, jax_seam, progress
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
+from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.jobs import agreement, shared_planning
@@ -178,7 +179,7 @@ def optimize(
         settings["traffic"] = "on"
     if lowered := library_jits.jax_lowered(program):
         result = _of_lowered(lowered, settings)
-        return replace(result, lowered=library_jits.with_jax_lowered(program, result.lowered))
+        return replace(result, lowered=library_jits.with_jax_lowered(program, present(result.lowered)))
     if hasattr(program, "mlir_module_serialized"):
         return _of_exported(cast("jax.export.Exported", program), settings)
     if isinstance(program, bytes | bytearray) and _file(program).form == module_files.EXPORTED:

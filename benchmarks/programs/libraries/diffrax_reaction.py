@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
@@ -77,7 +79,7 @@ def diffrax_reaction(mesh: Mesh, size: str) -> Setup:
         return (eqx.apply_updates(reaction, updates), moments), value
 
     def values():
-        reaction = Reaction(species, hidden)
+        reaction: Any = Reaction(species, hidden)
         fields = (normal(seed, batch, side, side, species, scale=0.1) for seed in (2, 3))
         return (reaction, optimizer.init(reaction)), *fields
 
