@@ -50,10 +50,19 @@ def is_jitted(fun: Any) -> bool:
       >>> is_jitted(jax.jit(jax.numpy.sin)), is_jitted(jax.numpy.sin)
       (False, False)
     """
+    if isinstance(fun, functools.partial):  # as a method of an object is
+        return is_jitted(fun.func)
     if isinstance(fun, types.FunctionType) or jax_seam.is_jitted(fun):
         return False
-    own = getattr(fun, "__dict__", {})
-    return callable(fun) and hasattr(fun, "lower") and any(map(jax_seam.is_jitted, own.values()))
+    own = [each for each in getattr(fun, "__dict__", {}).values() if jax_seam.is_jitted(each)]
+    return isinstance(fun, LibraryJitted) or (callable(fun) and hasattr(fun, "lower") and bool(own))
+
+
+def stage_of(fun: Any, name: str) -> Callable:
+    """Returns `lower` or `trace` of a function of a jit; of a partial function, with the arguments that it has."""
+    if isinstance(fun, functools.partial):
+        return functools.partial(stage_of(fun.func, name), *fun.args, **fun.keywords)
+    return getattr(fun, name)
 
 
 class LibraryJitted:
@@ -96,7 +105,7 @@ class LibraryJitted:
 
     def _staged(self, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         with self._around():
-            found = getattr(self._jitted, name)(*args, **kwargs)
+            found = stage_of(self._jitted, name)(*args, **kwargs)
         for stage in ("lowered", "traced"):
             jax_seam.stage_inside(getattr(found, stage, None), self._around)
         return found

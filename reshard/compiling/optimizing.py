@@ -209,10 +209,7 @@ def explain(program, *args: Any, **kwargs: Any) -> Report:
     around = dict(contexts.current().options)
     quick = {name: around.get(name, False) for name in ("check", "verify_values")}
     if callable(program):
-        import jax
-
-        jitted = program if hasattr(program, "lower") else jax.jit(program)
-        return optimize(jitted.lower(*args, **kwargs), **quick).report
+        return optimize(_lower(program)(*args, **kwargs), **quick).report
     if args or kwargs:
         raise TypeError(f"explain takes arguments of a function only, and {type(program).__name__} is none")
     return optimize(cast("jax.stages.Lowered", program), **quick).report  # or another one that optimize takes
@@ -389,8 +386,7 @@ def source_of(
 
         if isinstance(program, jax.stages.Compiled):
             raise _not_taken(function, program)
-        jitted = program if hasattr(program, "lower") else jax.jit(program)
-        program = jitted.lower(*args, **(kwargs or {}))
+        program = _lower(program)(*args, **(kwargs or {}))
     elif args or kwargs:
         raise TypeError(f"{function} takes arguments of a function only, and {type(program).__name__} is none")
     if lowered := library_jits.jax_lowered(program):
@@ -404,6 +400,15 @@ def source_of(
         file = _file(program if isinstance(program, str) else bytes(program))
         return file.content, "module", False
     raise _not_taken(function, program)
+
+
+def _lower(function: Any) -> Callable[..., Any]:
+    """Returns what lowers a function, jitted or not, for arguments."""
+    import jax
+
+    if hasattr(function, "lower") or library_jits.is_jitted(function):
+        return library_jits.stage_of(function, "lower")
+    return jax.jit(function).lower
 
 
 def _not_taken(function: str, program: Any) -> TypeError:

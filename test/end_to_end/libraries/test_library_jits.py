@@ -97,6 +97,24 @@ def test_the_function_that_was_given_keeps_its_own_programs(always, mesh, batch)
         ours(model, batch), jitted(model, batch)
 
 
+def test_a_method_of_a_model_keeps_its_state(always, mesh, batch):
+    class Trained(Model):
+        step = nnx.jit(step_on(mesh))
+
+    def after_two(of):
+        model = Trained(mesh)
+        step = of(model.step)
+        values = [float(step(batch)) for _ in range(2)]
+        return values, np.asarray(model.weights[...]), int(model.steps[...])
+
+    stock = after_two(lambda step: step)
+    assert_equal(after_two(reshard.jit), stock)
+    assert_equal(after_two(lambda step: reshard.jit(reshard.jit(step))), stock)
+    method = Trained(mesh).step
+    assert reshard.explain(method, batch).to_dict()["sites"]
+    assert "reshard/0/" in reshard.jit(method).lower(batch).compile().as_text()
+
+
 def test_its_calls_use_what_reshard_compiled(always, mesh, batch, tmp_path):
     step = reshard.jit(nnx.jit(step_on(mesh)), reshard_options={"dump_to": str(tmp_path)})
     model = Model(mesh)

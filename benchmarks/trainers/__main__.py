@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training steps of installed trainers, stock XLA's module beside ours: modelled time, received bytes, memory.
+
+    python -m benchmarks.trainers [--steps NAME,...] [--topologies v5e:2x4,h100:2x4] [--compile-for TARGET]
+
+`maxtext/NAME` are steps of MaxText, which has to be installed with what its trainer imports: measured with 0.2.5 and
+jax 0.12. `tunix/NAME` are steps of models of Tunix, google-tunix 0.1.7. A trainer that is not there is left out. Steps
+are lowered for 8 CPU devices. With `--compile-for` the target's own compiler judges. The exit status is 1 if a step
+fails, is modelled longer than stock XLA's, or needs more memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import reshard
+from benchmarks.programs.__main__ import use_devices
+from reshard.synthesis.common.text_table import markdown_table
+
+TRAINERS = ("maxtext", "tunix")
+HEADER = ("step", "network", "stock", "ours", "stock ÷ ours", "received", "ours", "temporaries", "ours")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # pyright: ignore[reportOptionalMemberAccess]
+    parser.add_argument("--steps", default="", help="names such as maxtext/fsdp, or maxtext for all of it (default: all)")
+    parser.add_argument("--topologies", default="v5e:2x4,h100:2x4", help="networks of 8 devices (default: %(default)s)")
+    parser.add_argument("--compile-for", default="", metavar="TARGET", help="the target whose compiler judges")
+    parser.add_argument("--size", default="small", choices=("small", "large"), help="of the models")
+    asked = parser.parse_args(argv)
+    use_devices(8)
+    names, rows, is_good = asked.steps.split(",") if asked.steps else [], [], True
+    for name, module, step in _steps(names):
+        networks = [{"compile_for": asked.compile_for}] if asked.compile_for else None
+        for options in networks or [{"topology": each} for each in asked.topologies.split(",")]:
+            network = next(iter(options.values()))
+            print(f"{name} on {network}", file=sys.stderr)
+            try:
+                found = reshard.optimize(module.lowered(step, asked.size), **options).report.to_dict()
+            except Exception as error:  # one trainer's trouble is a row
+                rows.append((name, network, f"{type(error).__name__}: {error}".splitlines()[0][:100], *[""] * 6))
+                is_good = False
+                continue
+            row, is_better = _row(found)
+            rows.append((name, network, *row))
+            is_good &= is_better
+    print(markdown_table(HEADER, rows, "llrrrrrrr"))
+    return 0 if is_good else 1
+
+
+def _steps(names: Sequence[str]) -> Iterator[tuple[str, ModuleType, str]]:
+    for trainer in TRAINERS:
+        if importlib.util.find_spec(trainer) is None:
+            print(f"{trainer} is not installed", file=sys.stderr)
+            continue
+        module = importlib.import_module(f"benchmarks.trainers.{trainer}_steps")
+        for step in module.STEPS:
+            if not names or trainer in names or f"{trainer}/{step}" in names:
+                yield f"{trainer}/{step}", module, step
+
+
+def _row(report: Mapping[str, Any]) -> tuple[tuple[str, ...], bool]:
+    """Returns the cells of a step after its name and network, and whether ours is no longer and needs no more memory.
+
+    Memory is the same up to a five-hundredth, as for the check.
+    """
+    (check,) = report["checks"]
+    stock, ours = check["stock"], check["ours"]
+    ratio = stock["modelled_us"] / ours["modelled_us"]
+    cells = [f"{stock['modelled_us']:,.0f} us", f"{ours['modelled_us']:,.0f} us", f"{ratio:.2f}"]
+    for kind in ("bytes_received", "temp_bytes"):
+        cells += [f"{each[kind] / 1e6:,.2f} MB" for each in (stock, ours)]
+    return tuple(cells), ratio > 0.9999 and ours["temp_bytes"] <= 1.002 * stock["temp_bytes"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
