@@ -32,7 +32,7 @@ _LIBRARY = re.compile(
 _PACKAGE = re.compile(r"[/\\](site|dist)-packages[/\\]([^/\\.]+)([/\\].*)$")
 # Packages of which programs are made, in contrast to those that hold whole models, trainers or layers of a company.
 FRAMEWORKS = frozenset(
-    "absl beartype chex diffrax dm_haiku einops equinox flax grain haiku jax jaxlib jaxtyping jmp lineax numpy numpyro "
+    "absl beartype chex diffrax einops equinox flax grain haiku jax jaxlib jaxtyping jmp lineax numpy numpyro "
     "optax optimistix orbax penzai qwix scipy torch torchax typeguard".split()
 )
 _FOLDERS = ("dialect_utils", "passes", "reshard", "synthesis", "tools")  # of a checkout, beside programs

@@ -24,6 +24,7 @@ import copy
 import functools
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -153,11 +154,13 @@ def _installed() -> Iterator[None]:
                 _remove()
 
 
-def kept_installed() -> Callable[[], None]:
-    """Installs the seam, and returns what removes it. A rewriter that is active meanwhile sees what jax compiles."""
-    stack = contextlib.ExitStack()
-    stack.enter_context(_installed())
-    return stack.close
+class Installed:
+    """Keeps the seam installed as long as it lives: a rewriter that is active meanwhile sees what jax compiles."""
+
+    def __init__(self):
+        stack = contextlib.ExitStack()
+        stack.enter_context(_installed())
+        weakref.finalize(self, stack.close)
 
 
 def _install() -> None:

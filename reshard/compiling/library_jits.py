@@ -12,7 +12,6 @@ import copy
 import functools
 import sys
 import types
-import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -72,13 +71,13 @@ class LibraryJitted:
     library's.
 
     Args:
-      quick: what is around a call, in place of `around`: as long as this object lives, the seam of jax is installed.
+      quick: what is around a call, in place of `around`: as long as this object or a copy lives, the seam of jax is
+        installed.
     """
 
     def __init__(self, jitted: Callable, around: _Around, quick: _Around):
         functools.update_wrapper(self, jitted, updated=())
-        self._jitted, self._around, self._quick = jitted, around, quick
-        weakref.finalize(self, jax_seam.kept_installed())
+        self._jitted, self._around, self._quick, self._seam = jitted, around, quick, jax_seam.Installed()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self._quick():
@@ -93,7 +92,7 @@ class LibraryJitted:
         return self._staged("trace", args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_jitted", "_around", "_quick"):  # a copy asks before it has attributes
+        if name.startswith("__") or name in ("_jitted", "_around"):  # a copy asks before it has attributes
             raise AttributeError(name)
         return getattr(self._jitted, name)
 

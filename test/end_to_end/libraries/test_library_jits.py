@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of libraries' jits: state and arguments stay the library's, and their programs are optimized."""
 
+import copy
 import gc
 import warnings
 
@@ -163,7 +164,11 @@ def test_the_seam_is_removed_with_the_last_function(mesh):
     del first
     gc.collect()
     assert compiler.compile_or_get_cached is not stock
+    third = copy.copy(second)
     del second
+    gc.collect()
+    assert compiler.compile_or_get_cached is not stock
+    del third
     gc.collect()
     assert compiler.compile_or_get_cached is stock
 
