@@ -345,6 +345,8 @@ class OpWriter:
 
         Partial sums are added up where they are used: if their users change the layout again, directly in that layout.
         """
+        if op in self._together:
+            return
         if op.operands[0] in self._not_written and op.operands[0] not in scope:
             self._not_written[op.results[0]] = self._not_written[op.operands[0]]
             return
@@ -528,7 +530,7 @@ class OpWriter:
 
     def _on_tiles(self, op: ir.Operation, scope: Scope) -> None:
         if op in self._together:
-            if op == self._together[op].adds[-1]:
+            if op == self._together[op].ops[-1]:
                 self._write_together(self._together[op], scope)
             return
         if self._is_only_joined(op, scope):
@@ -747,15 +749,18 @@ class OpWriter:
         """Notes the additions of a block that are written as one; until then their summands stay in memory."""
         if self._is_lean:
             return
-        for found in sums_together(ops, self._will_be_sums):
-            if self._accumulating.keys().isdisjoint(found.adds):
-                self._together |= dict.fromkeys(found.adds, found)
+        for found in sums_together(ops, self._will_be_sums, self._changes_nothing):
+            if self._accumulating.keys().isdisjoint(found.ops):
+                self._together |= dict.fromkeys(found.ops, found)
+
+    def _changes_nothing(self, op: ir.Operation) -> bool:
+        return self.found.of(op.results[0]) == self.found.of(op.operands[0])
 
     def _write_together(self, found: Together, scope: Scope) -> None:
         """Writes additions with the partial sums first, which are added up once; one by one if these are not alike."""
         for value in found.summands:
             self._write_part(value, scope)
-        op = found.adds[-1]
+        op = found.ops[-1]
         result, dims = op.results[0], self.found.of(op.results[0])
         alike: dict[Tile, list[ir.Value]] = {}
         for value in found.sums:
@@ -763,10 +768,13 @@ class OpWriter:
                 alike.setdefault(replace(scope[value], value=result), []).append(value)
         most = max(alike.values(), key=len, default=[])
         if len(most) < 2 or dims != self.found.dividing(result):
-            for each in found.adds:
+            for each in found.ops:
                 del self._together[each]
                 with own_location(each):
-                    self._write_on_tiles(each, scope)
+                    if each.name in PASS_ON:
+                        self._pass_on(each, scope)
+                    else:
+                        self._write_on_tiles(each, scope)
             return
         others = [self._in_layout(op, each, dims, scope) for each in found.summands if each not in most]
         partial = _added([scope[each].value for each in most])

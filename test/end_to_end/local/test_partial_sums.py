@@ -284,3 +284,63 @@ def test_sums_that_are_added_to_another_value_are_reduced_once(fun, sums, to):
     for shard in found.addressable_shards:
         np.testing.assert_array_equal(shard.data, wanted[shard.index])
     assert len(re.findall(r"stablehlo\.(?:reduce_scatter|all_reduce)\"", text)) == sums
+
+
+def _norm(arrays):
+    """As optimizers take it of all gradients; the sum begins with zero."""
+    return sum(jnp.sum(each * each) for each in arrays)
+
+
+@pytest.mark.parametrize("kind", (AxisType.Explicit, AxisType.Auto))
+def test_a_norm_of_many_arrays_is_one_sum_also_in_explicit_mode(kind):
+    """In explicit mode jax states the layout of each summand and of each sum by a constraint."""
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind,) * 2, devices=jax.devices()[:8])
+    with jax.set_mesh(mesh):
+        arrays = [jax.device_put(_numbers(at, 16, 8), NamedSharding(mesh, P("x", "y"))) for at in range(4)]
+        result = reshard.optimize(jax.jit(_norm).lower(arrays), emit="local")
+        found = result.compile()(arrays)
+    assert int(found) == sum(int(np.sum(np.asarray(each) ** 2)) for each in arrays)
+    assert result.lowered.as_text().count('"stablehlo.all_reduce"') == 1
+
+
+def _turned(value):
+    """Returns what no sum passes."""
+    return value * jnp.abs(value)
+
+
+def _used_twice(x, weights, value, constrained):
+    first = constrained(value + x @ weights[0])
+    return _turned(first + x @ weights[1] + x @ weights[2]) + first
+
+
+def _in_another_layout(x, weights, value, constrained):
+    first = jax.lax.with_sharding_constraint(value + x @ weights[0], NamedSharding(constrained.mesh, P(None, "x")))
+    return _turned(first + x @ weights[1] + x @ weights[2])
+
+
+def _in_a_row(x, weights, value, constrained):
+    first = constrained(constrained(value + x @ weights[0]) + x @ weights[1])
+    return _turned(constrained(first + x @ weights[2]))
+
+
+@pytest.mark.parametrize("fun", (_used_twice, _in_another_layout, _in_a_row))
+@pytest.mark.parametrize("to", (P("x"), P()))
+def test_sums_with_constraints_between_have_the_values_of_one_device(fun, to):
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
+    placed = lambda value, *spec: jax.device_put(value, NamedSharding(mesh, P(*spec)))  # noqa: E731
+
+    def constrained(value):
+        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, to))
+
+    constrained.mesh = mesh  # pyright: ignore[reportFunctionMemberAccess]
+    x, weights = placed(_numbers(0, 64, 64), None, "x"), tuple(placed(_numbers(at + 1, 64, 32), "x") for at in range(3))
+    value = placed(_numbers(9, 64, 32), *to)
+    step = jax.jit(lambda x, weights, value: fun(x, weights, value, constrained))
+    result = reshard.optimize(step.lower(x, weights, value), emit="local")
+    found, text = result.compile()(x, weights, value), result.lowered.as_text()
+    first, second, third = (np.asarray(x) @ np.asarray(each) for each in weights)
+    once = np.asarray(value) + first
+    total = once + second + third
+    np.testing.assert_array_equal(found, total * np.abs(total) + (once if fun is _used_twice else 0))
+    sums = len(re.findall(r"stablehlo\.(?:reduce_scatter|all_reduce)\"", text))
+    assert sums == (2 if fun is _used_twice else 1)
