@@ -29,7 +29,9 @@ HEADER = ("step", "network", "stock", "ours", "stock ÷ ours", "received", "ours
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # pyright: ignore[reportOptionalMemberAccess]
-    parser.add_argument("--steps", default="", help="names such as maxtext/fsdp, or maxtext for all of it (default: all)")
+    parser.add_argument(
+        "--steps", default="", help="names such as maxtext/fsdp, or maxtext for all of it (default: all)"
+    )
     parser.add_argument("--topologies", default="v5e:2x4,h100:2x4", help="networks of 8 devices (default: %(default)s)")
     parser.add_argument("--compile-for", default="", metavar="TARGET", help="the target whose compiler judges")
     parser.add_argument("--size", default="small", choices=("small", "large"), help="of the models")

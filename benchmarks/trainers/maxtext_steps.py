@@ -53,7 +53,7 @@ def lowered(name: str, size: str) -> jax.stages.Lowered:
     from maxtext.trainers.pre_train import train, train_compile
     from maxtext.utils import maxtext_utils, sharding
 
-    base = os.path.join(os.path.dirname(maxtext.__file__), "configs", "base.yml")
+    base = os.path.join(os.path.dirname(str(maxtext.__file__)), "configs", "base.yml")
     config = pyconfig.initialize(["train", base, *_ALWAYS.split(), *SIZES[size].split(), *STEPS[name].split()])
     kind = AxisType.Explicit if config.shard_mode == ShardMode.EXPLICIT else AxisType.Auto
     names = config.mesh_axes

@@ -69,7 +69,7 @@ def sums_together(
 
 def _taker(value: ir.Value, passing: Collection[ir.Operation]) -> ir.Operation | None:
     """Returns the only user of a value, behind ops that pass it on; None if there are several."""
-    while (user := only_user(value)) in passing:
+    while (user := only_user(value)) is not None and user in passing:
         value = user.results[0]
     return user
 
