@@ -44,14 +44,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             network = next(iter(options.values()))
             print(f"{name} on {network}", file=sys.stderr)
             try:
-                found = reshard.optimize(module.lowered(step, asked.size), **options).report.to_dict()
+                row, is_better = _row(reshard.optimize(module.lowered(step, asked.size), **options).report.to_dict())
             except Exception as error:  # one trainer's trouble is a row
                 rows.append((name, network, f"{type(error).__name__}: {error}".splitlines()[0][:100], *[""] * 6))
                 is_good = False
                 continue
-            row, is_better = _row(found)
             rows.append((name, network, *row))
             is_good &= is_better
+    if not rows:
+        parser.error("no step of a trainer that is installed has such a name")
     print(markdown_table(HEADER, rows, "llrrrrrrr"))
     return 0 if is_good else 1
 

@@ -33,7 +33,7 @@ _PACKAGE = re.compile(r"[/\\](site|dist)-packages[/\\]([^/\\.]+)([/\\].*)$")
 # Packages of which programs are made, in contrast to those that hold whole models, trainers or layers of a company.
 FRAMEWORKS = frozenset(
     "absl beartype chex diffrax einops equinox flax grain haiku jax jaxlib jaxtyping jmp lineax numpy numpyro "
-    "optax optimistix orbax penzai qwix scipy torch torchax typeguard".split()
+    "optax optimistix orbax penzai qwix reshard scipy torch torchax typeguard".split()
 )
 _FOLDERS = ("dialect_utils", "passes", "reshard", "synthesis", "tools")  # of a checkout, beside programs
 _OURS = tuple(str(Path(__file__).resolve().parents[2] / each) + os.sep for each in _FOLDERS)

@@ -19,8 +19,6 @@ from ..platform.typed import present
 from .diagnostics import Place, is_in_library, package_path, place_in, text_of_location
 
 _FRAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"\()?("(?:[^"\\]|\\.)*":\d+:\d+(?: to \d*:\d+)?)')
-
-
 _MANY = 4  # functions of packages; what is a helper, such as an einsum with a fallback, has fewer
 
 

@@ -47,8 +47,8 @@ def sums_together(
     """
     order = {op: number for number, op in enumerate(ops)}
     passing = {op for op in ops if op.name in CONSTRAINTS and changes_nothing(op)}
-    among = {op for op in ops if op.name == _ADD}
-    for last in sorted(among, key=order.__getitem__):
+    among = dict.fromkeys(op for op in ops if op.name == _ADD)
+    for last in among:
         if _taker(last.results[0], passing) in among:
             continue
         taken, summands = [last], list(last.operands)

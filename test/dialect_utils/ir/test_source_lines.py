@@ -113,7 +113,8 @@ def test_lines_of_an_installed_trainer_are_told_without_a_line_of_the_users():
     assert line(path) == "shared_models/layers.py:3:4"
 
 
-def test_lines_of_frameworks_are_not_told_however_many():
-    attention = "/env/lib/python3.12/site-packages/flax/nnx/attention.py"
+@pytest.mark.parametrize("package", ("flax/nnx", "reshard/compiling"))
+def test_lines_of_frameworks_are_not_told_however_many(package):
+    attention = f"/env/lib/python3.12/site-packages/{package}/attention.py"
     paths = [chain(of_model(f"f{at}", at + 1, attention), '"layer"("train.py":5:1)') for at in range(9)]
     assert line(paths[0], *paths) == "train.py:5:1"
