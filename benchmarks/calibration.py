@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.conversions.pairs import Pair, random_pair  # noqa: E402
 from benchmarks.harness.progress import replace_line  # noqa: E402
 from reshard.dialect_utils.emission.mini_modules import rewritten_pair, stock_pair  # noqa: E402
+from reshard.dialect_utils.hlo.collectives import collectives_in  # noqa: E402
 from reshard.dialect_utils.xla.child import XlaChild  # noqa: E402
-from reshard.dialect_utils.xla.hlo_collectives import collectives_in  # noqa: E402
 from reshard.synthesis.network.bounds import received_elements_bound  # noqa: E402
 from reshard.synthesis.network.cost import collective_time_s  # noqa: E402
 from reshard.synthesis.network.topology import Topology  # noqa: E402

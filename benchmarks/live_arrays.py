@@ -172,12 +172,12 @@ def _least_limit(shapes: dict, after: dict) -> int:
 
 def _counted(lowered) -> int:
     """Returns the bytes that the busiest device receives, counted in the HLO after partitioning."""
-    from reshard.dialect_utils.xla import hlo_collectives
+    from reshard.dialect_utils.hlo.collectives import collectives_in
 
     with tempfile.TemporaryDirectory() as folder:
         lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_pass_re": "^spmd-partitioning$"})
         (dump,) = Path(folder).glob("*.after_spmd-partitioning.before_*.txt")
-        return hlo_collectives.collectives_in(dump.read_text()).bytes_received
+        return collectives_in(dump.read_text()).bytes_received
 
 
 def _made(leaves: list[Leaf], shardings: dict) -> dict:

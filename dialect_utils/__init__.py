@@ -6,6 +6,7 @@ WINGS = (
     "platform",
     "ir",
     "shardings",
+    "hlo",
     "early_stop",
     "xla",
     "schedules",

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 from benchmarks.harness.progress import replace_line
 from benchmarks.programs.__main__ import use_devices
+from reshard.dialect_utils.hlo.collectives import collectives_in
+from reshard.dialect_utils.hlo.text import parse_module, shape_bytes
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla.child import XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target, missing_compiler
-from reshard.dialect_utils.xla.hlo_collectives import collectives_in
-from reshard.dialect_utils.xla.hlo_text import parse_module, shape_bytes
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.layouts.choosing import products

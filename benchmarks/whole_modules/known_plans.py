@@ -26,12 +26,12 @@ from benchmarks.harness.progress import replace_line
 from benchmarks.harness.tables import show
 from benchmarks.programs.__main__ import use_devices
 from reshard.compiling.automatic import choose
+from reshard.dialect_utils.hlo.collectives import CollectiveOp, collectives_in
+from reshard.dialect_utils.hlo.text import op_name, parse_module
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, collectives_in
-from reshard.dialect_utils.xla.hlo_text import op_name, parse_module
 from reshard.passes.layouts.choosing import Candidate
 from reshard.passes.sites.network import SiteNetwork, option_text
 from reshard.synthesis.assignment.tactics import parse

@@ -50,10 +50,10 @@ from reshard.synthesis.search.greedy_chain import typed_chain
 
 from ..emission.mini_modules import rewritten_pair, stock_pair
 from ..emission.tile_modules import tile_module
+from ..hlo.collectives import collectives_in
+from ..hlo.copies import copies_in
 from ..platform.typed import present
 from ..xla.child import XlaChild, cause_of_death, child_environment
-from ..xla.hlo_collectives import collectives_in
-from ..xla.hlo_copies import copies_in
 
 SHARDY_TIMEOUT_S = 120.0
 _PASS = "builtin.module(func.func(sdy-reshard-to-collectives))"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from reshard.synthesis.programs import traffic
 
-from ..xla.hlo_text import HloModule, Instruction, op_name, shape_bytes
-from ..xla.hlo_trip_counts import Scope
-from ..xla.hlo_walk import branches, callees, loop_runs
-from ..xla.hlo_work import flops_of
+from ..hlo.text import HloModule, Instruction, op_name, shape_bytes
+from ..hlo.trip_counts import Scope
+from ..hlo.walk import branches, callees, loop_runs
+from ..hlo.work import flops_of
 
 COLLECTIVES = frozenset(kind.replace("_", "-") for kind in traffic.KINDS)
 # What is no product, and yet no cheap part of a fusion: its bytes are counted.
@@ -29,7 +29,7 @@ class Work:
     """Work of instructions on one device, all runs together.
 
     Fields:
-      flops: as `hlo_work` counts them.
+      flops: as `hlo.work` counts them.
       bytes: that these, and other instructions which no fusion makes cheap, read and write.
     """
 
@@ -71,7 +71,7 @@ def independent_work(module: HloModule) -> dict[str, Beside]:
     """Returns for each collective, by the name of its instruction, what may run beside it.
 
     Example: the dot needs the gathered operand, the sort does not.
-      >>> from ..xla.hlo_text import parse_module
+      >>> from ..hlo.text import parse_module
       >>> beside = independent_work(parse_module('''HloModule m, num_partitions=4
       ... ENTRY %main (p: f32[8,8], q: f32[64]) -> (f32[32,8], f32[64]) {
       ...   %p = f32[8,8]{1,0} parameter(0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much of the result of a collective a program goes on with."""
 
-from ..xla.hlo_text import Computation, HloModule, Instruction, shape_bytes
+from ..hlo.text import Computation, HloModule, Instruction, shape_bytes
 
 _VIEWS = frozenset(("bitcast", "copy", "reshape", "transpose"))
 _SUMS = frozenset(("all-reduce", "all-reduce-start"))
@@ -14,7 +14,7 @@ def kept_bytes(module: HloModule) -> dict[str, int]:
     compilers make a reduce-scatter of the two.
 
     Example:
-      >>> from ..xla.hlo_text import parse_module
+      >>> from ..hlo.text import parse_module
       >>> kept_bytes(parse_module('''HloModule m, num_partitions=4
       ... ENTRY %main (p: f32[8], i: s32[]) -> f32[2] {
       ...   %p = f32[8]{0} parameter(0)

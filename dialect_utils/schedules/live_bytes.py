@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..xla.hlo_text import Computation, HloModule, Instruction, op_name, shape_bytes, tuple_elements
-from ..xla.hlo_trip_counts import Scope
-from ..xla.hlo_walk import branches, callees, loop_runs
+from ..hlo.text import Computation, HloModule, Instruction, op_name, shape_bytes, tuple_elements
+from ..hlo.trip_counts import Scope
+from ..hlo.walk import branches, callees, loop_runs
 from .independent_work import COLLECTIVES
 
 _VIEWS = frozenset(("add-dependency", "bitcast", "domain", "get-tuple-element", "opt-barrier", "tuple", "while"))
@@ -72,7 +72,7 @@ def timeline_of(module: HloModule, hlo_text: str) -> Timeline | None:
       hlo_text: the text of `module`; its header says which results take the place of arguments.
 
     Example: both halves are held at the sum, which writes over one of them.
-      >>> from ..xla.hlo_text import parse_module
+      >>> from ..hlo.text import parse_module
       >>> text = '''HloModule m, is_scheduled=true
       ... ENTRY %main (p: f32[8]) -> f32[8] {
       ...   %p = f32[8]{0} parameter(0)

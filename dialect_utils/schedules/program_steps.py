@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of a program in order: the rows of work, the collectives and the loops of which its modelled time consists.
 
-The work is that of `hlo_work`, and the collectives are those of `hlo_collectives`, so the times of all steps add up to
+The work is that of `hlo.work`, and the collectives are those of `hlo.collectives`, so the times of all steps add up to
 that of the program. The order is that of the program's text, in which XLA lists an instruction behind its operands. A
 loop that a compiler makes of several ops stands where the last of them does, or earlier if a step before needs it.
 """
@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..xla.hlo_collectives import HloCollectives
-from ..xla.hlo_text import Computation, HloModule, Instruction, op_name
-from ..xla.hlo_trip_counts import Scope
-from ..xla.hlo_walk import branches, callees, loop_runs, name_in_text, with_calls_inlined
-from ..xla.hlo_work import Piece, ProgramWork, operands_of, pieces_of
+from ..hlo.collectives import HloCollectives
+from ..hlo.text import Computation, HloModule, Instruction, op_name
+from ..hlo.trip_counts import Scope
+from ..hlo.walk import branches, callees, loop_runs, name_in_text, with_calls_inlined
+from ..hlo.work import Piece, ProgramWork, operands_of, pieces_of
 from .independent_work import COLLECTIVES
 
 
@@ -71,8 +71,8 @@ def steps_of(module: HloModule, found: HloCollectives) -> tuple[Step, ...]:
       found: the collectives of the module.
 
     Example: the sort, and the sine and the product behind it as one loop, on both sides of the collective.
-      >>> from ..xla.hlo_collectives import collectives_in
-      >>> from ..xla.hlo_text import parse_module
+      >>> from ..hlo.collectives import collectives_in
+      >>> from ..hlo.text import parse_module
       >>> text = '''HloModule m, num_partitions=4
       ... ENTRY %main (p: f32[8]) -> f32[32] {
       ...   %p = f32[8]{0} parameter(0)

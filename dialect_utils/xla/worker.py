@@ -585,10 +585,10 @@ def _propagated(dump_dir: Path) -> str | None:
 def _traffic(hlo_text: str, *, reads_lines: bool = False) -> dict:
     from reshard.synthesis.programs.traffic import merged
 
-    from . import hlo_collectives  # imported late: some requests, such as `hello`, do not need it
-    from .hlo_work import work_in
+    from ..hlo import collectives  # imported late: some requests, such as `hello`, do not need it
+    from ..hlo.work import work_in
 
-    found = hlo_collectives.collectives_in(hlo_text)
+    found = collectives.collectives_in(hlo_text)
     kinds = sorted({collective.kind for collective in found.collectives})
     return {
         "bytes_received": found.bytes_received,
@@ -608,8 +608,8 @@ def _final_traffic(hlo_text: str, *, reads_lines: bool = False) -> dict:
     Args:
       reads_lines: whether local work counts whole lines of memory, as on CPU devices.
     """
-    from .hlo_collectives import collectives_in
-    from .hlo_hidden import hidden_in
+    from ..hlo.collectives import collectives_in
+    from ..hlo.hidden import hidden_in
 
     found = _traffic(hlo_text, reads_lines=reads_lines)
     kept = ("bytes_received", "bytes_sent", "collectives", "unpriced", "moved", "work")

@@ -19,6 +19,8 @@ import numpy as np
 
 from reshard.dialect_utils.analysis.layout_check import devices_of, meshes_of
 from reshard.dialect_utils.analysis.op_numbers import NumberedOps
+from reshard.dialect_utils.hlo.collectives import CollectiveOp, HloCollectives, collectives_in
+from reshard.dialect_utils.hlo.text import parse_module
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place, error_at, place_of
 from reshard.dialect_utils.ir.ops import short_name
 from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
@@ -33,8 +35,6 @@ from reshard.dialect_utils.schedules.program_steps import Step as HloStep
 from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
 from reshard.dialect_utils.xla.child import Compiled, XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, HloCollectives, collectives_in
-from reshard.dialect_utils.xla.hlo_text import parse_module
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.findings import Finding, read_findings

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reshard.dialect_utils.analysis.op_numbers import NumberedOps, numbers_in
+from reshard.dialect_utils.hlo.collectives import CollectiveOp, HloCollectives
 from reshard.dialect_utils.ir.loop_trips import Runs
 from reshard.dialect_utils.ir.ops import CONSTRAINTS, ops_in, producer_of
 from reshard.dialect_utils.ir.reductions import summed_dims
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import sharding_from_attr
-from reshard.dialect_utils.xla.hlo_collectives import CollectiveOp, HloCollectives
 from reshard.passes.sites.findings import RESULT, Finding
 from reshard.passes.traffic.bounds import bounds_of_sites
 from reshard.passes.traffic.causes import SUMS

@@ -346,7 +346,7 @@ class WholeModuleCheck:
 
     @functools.cached_property
     def _most_of_sites(self) -> MostOfSites | None:
-        from reshard.dialect_utils.xla.hlo_collectives import collectives_in
+        from reshard.dialect_utils.hlo.collectives import collectives_in
 
         if self._numbered is None or self._numbered.hlo_text is None:
             return None

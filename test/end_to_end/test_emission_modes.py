@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 import reshard
 from examples.programs import PROGRAMS
+from reshard.dialect_utils.hlo.collectives import collectives_in
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
-from reshard.dialect_utils.xla import hlo_collectives
 from reshard.dialect_utils.xla.child import XlaChild
 
 COLLECTIVE = re.compile(r"stablehlo\.(all_gather|all_to_all|all_reduce|reduce_scatter|collective_permute)\b")
@@ -157,7 +157,7 @@ def test_partitioner_adds_no_collective(mesh, program):
         compiled = child.compile(result.module, 8, keeps_hlo=True)
     assert compiled.is_ok, compiled.message
     ours = sorted(COLLECTIVE.findall(result.module))
-    assert ours and sorted(each.kind for each in hlo_collectives.collectives_in(compiled.hlo_text).collectives) == ours
+    assert ours and sorted(each.kind for each in collectives_in(compiled.hlo_text).collectives) == ours
 
 
 def test_arguments_stay_donated_and_placed(mesh):

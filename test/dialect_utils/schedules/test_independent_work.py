@@ -4,8 +4,8 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
+from reshard.dialect_utils.hlo.text import parse_module
 from reshard.dialect_utils.schedules.independent_work import Work, independent_work
-from reshard.dialect_utils.xla.hlo_text import parse_module
 
 DOTS = """HloModule m, num_partitions=4
 

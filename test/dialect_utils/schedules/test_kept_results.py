@@ -3,8 +3,8 @@
 
 import pytest
 
+from reshard.dialect_utils.hlo.text import parse_module
 from reshard.dialect_utils.schedules.kept_results import kept_bytes
-from reshard.dialect_utils.xla.hlo_text import parse_module
 
 SLICE = "f32[2]{0} dynamic-slice(%r, %{0}), dynamic_slice_sizes={{2}}"
 

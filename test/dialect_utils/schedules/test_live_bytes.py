@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from reshard.dialect_utils.hlo.text import parse_module
 from reshard.dialect_utils.schedules.live_bytes import timeline_of
 from reshard.dialect_utils.xla.child import shared_child
-from reshard.dialect_utils.xla.hlo_text import parse_module
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
+from reshard.dialect_utils.hlo.collectives import collectives_in
+from reshard.dialect_utils.hlo.text import parse_module
+from reshard.dialect_utils.hlo.work import work_in
 from reshard.dialect_utils.schedules.program_steps import Loop, Move, Work, _topological, steps_of
-from reshard.dialect_utils.xla.hlo_collectives import collectives_in
-from reshard.dialect_utils.xla.hlo_text import parse_module
-from reshard.dialect_utils.xla.hlo_work import work_in
 
 GATHER = "channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}, use_global_device_ids=true"
 LOOP = """HloModule m, num_partitions=4

@@ -5,7 +5,7 @@ from math import gcd, prod
 
 from reshard.synthesis.programs.tile_program import Copies
 
-from .hlo_text import (
+from .text import (
     Computation,
     Instruction,
     dimensions_of,

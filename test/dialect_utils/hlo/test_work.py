@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program does on one device is read from HLO text; each rule is tested on a module that is counted by hand.
 
-The names W1 to W9 are those of the rules in the docstring of `hlo_work`.
+The names W1 to W9 are those of the rules in the docstring of `hlo.work`.
 """
 
 import json
@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reshard.dialect_utils.hlo.text import shape_bytes
+from reshard.dialect_utils.hlo.work import LocalWork, _positions, work_in
 from reshard.dialect_utils.xla.child import XlaChild
-from reshard.dialect_utils.xla.hlo_text import shape_bytes
-from reshard.dialect_utils.xla.hlo_work import LocalWork, _positions, work_in
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

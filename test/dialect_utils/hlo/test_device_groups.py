@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device groups and pairs of devices in every form that XLA prints."""
 
-from reshard.dialect_utils.xla.hlo_device_groups import parse_groups, parse_pairs
+from reshard.dialect_utils.hlo.device_groups import parse_groups, parse_pairs
 
 
 class TestGroups:

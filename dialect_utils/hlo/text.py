@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 
-from .hlo_device_groups import integers
+from .device_groups import integers
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
 _ARRAY_WITH_LAYOUT = re.compile(_ARRAY.pattern + r"(\{[^}]*\})?")

@@ -3,9 +3,9 @@
 
 import pytest
 
-from reshard.dialect_utils.xla.hlo_text import parse_module
-from reshard.dialect_utils.xla.hlo_trip_counts import Scope
-from reshard.dialect_utils.xla.hlo_walk import branches, callees, loop_runs, with_calls_inlined
+from reshard.dialect_utils.hlo.text import parse_module
+from reshard.dialect_utils.hlo.trip_counts import Scope
+from reshard.dialect_utils.hlo.walk import branches, callees, loop_runs, with_calls_inlined
 
 TEXT = """HloModule m
 %condition (s: (s32[], f32[4])) -> pred[] {

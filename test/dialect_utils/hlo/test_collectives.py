@@ -3,7 +3,7 @@
 
 import pytest
 
-from reshard.dialect_utils.xla.hlo_collectives import collectives_in
+from reshard.dialect_utils.hlo.collectives import collectives_in
 
 
 def module(body: str, *, computations: str = "", partitions: int = 8, replicas: int = 1) -> str:

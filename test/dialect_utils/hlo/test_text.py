@@ -3,7 +3,7 @@
 
 import pytest
 
-from reshard.dialect_utils.xla.hlo_text import shape_bytes
+from reshard.dialect_utils.hlo.text import shape_bytes
 
 
 class TestShapes:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from reshard.dialect_utils.xla.hlo_collectives import collectives_in
+from reshard.dialect_utils.hlo.collectives import collectives_in
 
 PERMUTE = "collective-permute(%x), channel_id=1, source_target_pairs={{0,1}}"
 

@@ -6,8 +6,8 @@ the program's, and neither combiners nor backend rewrites have run. The schedule
 
 It follows `while` bodies times their trip count, the callees of `call`, `fusion` and `async-start`, and the branch of a
 `conditional` with the most traffic. XLA writes `known_trip_count` only late in its pipeline, so right after
-partitioning the count is derived from the induction variable (`hlo_trip_counts`). A collective that a TPU runs in
-pieces counts where it starts (`hlo_walk`).
+partitioning the count is derived from the induction variable (`trip_counts`). A collective that a TPU runs in
+pieces counts where it starts (`walk`).
 """
 
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ from functools import cached_property
 from reshard.synthesis.programs import traffic
 from reshard.synthesis.programs.traffic import Collective
 
-from .hlo_copies import _is_in_place
-from .hlo_device_groups import parse_groups, parse_pairs
-from .hlo_text import Computation, HloModule, Instruction, has_channel, op_name, parse_module, shape_bytes
-from .hlo_trip_counts import Scope
-from .hlo_walk import branches, callees, is_counted_elsewhere, loop_runs
+from .copies import _is_in_place
+from .device_groups import parse_groups, parse_pairs
+from .text import Computation, HloModule, Instruction, has_channel, op_name, parse_module, shape_bytes
+from .trip_counts import Scope
+from .walk import branches, callees, is_counted_elsewhere, loop_runs
 
 _COLLECTIVES = {kind.replace("_", "-"): kind for kind in traffic.KINDS}
 # What XLA's partitioner makes of a conversion, of which only those of results have no names.

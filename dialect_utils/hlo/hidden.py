@@ -6,7 +6,7 @@ and its end runs beside it. Work hides one collective at a time, the one that st
 go different ways. Loops and branches between the two count nothing.
 
 A collective that a TPU runs in pieces, inside of fusions, hides behind the work of these fusions alone, which moves it
-on (`hlo_walk`).
+on (`walk`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator
 
 from reshard.synthesis.network.program_time import Hidden
 
-from .hlo_collectives import CollectiveOp
-from .hlo_text import Computation, HloModule, Instruction, parse_module
-from .hlo_walk import START, STEP, async_pieces
-from .hlo_work import pieces_of
+from .collectives import CollectiveOp
+from .text import Computation, HloModule, Instruction, parse_module
+from .walk import START, STEP, async_pieces
+from .work import pieces_of
 
 _PERMUTE = "collective_permute"
 
@@ -30,7 +30,7 @@ def hidden_in(hlo_text: str, ops: Iterable[CollectiveOp]) -> tuple[Hidden, ...]:
       ops: the collectives of the program.
 
     Example:
-      >>> from .hlo_collectives import collectives_in
+      >>> from .collectives import collectives_in
       >>> text = '''HloModule m, is_scheduled=true, num_partitions=2
       ... ENTRY %main (a: f32[8,8]) -> f32[8,8] {
       ...   %a = f32[8,8]{1,0} parameter(0)

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..platform.typed import present
-from .hlo_text import WITHOUT_OPERANDS, Computation, HloModule, Instruction
-from .hlo_trip_counts import Scope, trip_count
+from .text import WITHOUT_OPERANDS, Computation, HloModule, Instruction
+from .trip_counts import Scope, trip_count
 
 START, STEP, DONE = "start", "step", "done"
 _PIECE = '"async_collective_fusion_config"'
@@ -138,7 +138,7 @@ def with_calls_inlined(module: HloModule) -> HloModule:
     with calls in calls that would become very large stays as it is.
 
     Example:
-      >>> from .hlo_text import parse_module
+      >>> from .text import parse_module
       >>> module = with_calls_inlined(parse_module('''HloModule m
       ... %negated (p: f32[4]) -> f32[4] {
       ...   %p = f32[4]{0} parameter(0)

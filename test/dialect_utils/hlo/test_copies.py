@@ -3,7 +3,7 @@
 
 import pytest
 
-from reshard.dialect_utils.xla.hlo_copies import copies_in
+from reshard.dialect_utils.hlo.copies import copies_in
 from reshard.synthesis.programs.tile_program import Copies
 
 MODULE = """HloModule m, entry_computation_layout={{(f32[16]{{0}})->f32[]}}, replica_count=1, num_partitions=8

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 
 from ..platform.typed import present
-from .hlo_text import Computation, HloModule, Instruction
+from .text import Computation, HloModule, Instruction
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ executable. Collectives are not counted here: their operands and results cost no
   that starts and ends apart is none.
 - W8 Lines: the loops of XLA's CPU backend run in the order of their result. If that is not the order of what they read,
   memory gives whole lines all the same, and a loop uses the rest of a line only if it returns before the line has
-  left the cache (`hlo_copies.reads_of_lines`). An update in place of rows shorter than a line reads and writes the rest
+  left the cache (`copies.reads_of_lines`). An update in place of rows shorter than a line reads and writes the rest
   of these lines.
 - W9 Windows: before anything is scheduled, a scatter whose windows have a place to choose along a dimension counts as a
   run for each window. Compilers of TPUs make a loop of it, in which each turn takes as long as a kernel at least. They
@@ -42,9 +42,9 @@ from math import gcd, log2, prod
 from reshard.synthesis.network.program_time import LocalWork
 from reshard.synthesis.programs import traffic
 
-from .hlo_copies import _keeps_order, bytes_beside_updates, reads_of_lines
-from .hlo_device_groups import integers
-from .hlo_text import (
+from .copies import _keeps_order, bytes_beside_updates, reads_of_lines
+from .device_groups import integers
+from .text import (
     WITHOUT_OPERANDS,
     Computation,
     HloModule,
@@ -54,8 +54,8 @@ from .hlo_text import (
     sizes_of,
     tuple_elements,
 )
-from .hlo_trip_counts import Scope
-from .hlo_walk import STEP, async_pieces, branches, callees, loop_runs, with_calls_inlined
+from .trip_counts import Scope
+from .walk import STEP, async_pieces, branches, callees, loop_runs, with_calls_inlined
 
 _ELEMENTWISE = frozenset(
     ("abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan2", "atanh", "cbrt", "ceil", "clamp", "compare")

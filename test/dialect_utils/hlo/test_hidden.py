@@ -3,9 +3,9 @@
 
 import pytest
 
-from reshard.dialect_utils.xla.hlo_collectives import collectives_in
-from reshard.dialect_utils.xla.hlo_hidden import hidden_in
-from reshard.dialect_utils.xla.hlo_work import work_in
+from reshard.dialect_utils.hlo.collectives import collectives_in
+from reshard.dialect_utils.hlo.hidden import hidden_in
+from reshard.dialect_utils.hlo.work import work_in
 from reshard.synthesis.network.program_time import LocalWork, program_time
 from reshard.synthesis.network.topology import Level, Topology
 
