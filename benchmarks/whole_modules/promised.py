@@ -6,7 +6,8 @@
 
 Forms are compared as XLA partitions them for CPU devices, with times modelled on the target's network; so a TPU or GPU
 decides if nobody says `compile_for`. Then the target's compiler compiles both, and its final programs are modelled on
-the same network. It puts sums together, forms reduce_scatters and hides collectives behind work, for stock XLA as well.
+the same network. It hides collectives behind work, for stock XLA as well; what else it does to collectives is foreseen
+(`dialect_utils.hlo.accelerators`).
 The exit status is 1 if a rewritten program is slower than stock XLA's by both, final model and compiler's estimate.
 """
 
@@ -109,7 +110,8 @@ def _measured(program: Program, target: Target, size: str) -> Row:
     if found.content == content:
         return Row(name, problem="as it came")
     devices = target.devices
-    partitioned = [shared_child().compile(each, devices) for each in (content, found.content)]
+    stands_in = network.stands_in
+    partitioned = [shared_child().compile(each, devices, stands_in=stands_in) for each in (content, found.content)]
     stock, ours = final = [shared_child().compile(each, devices, target=target) for each in (content, found.content)]
     if failed := next((each for each in (*partitioned, *final) if not each.is_ok), None):
         return Row(name, problem=f"{failed.status}: {failed.reason[:100]}")

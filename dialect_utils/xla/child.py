@@ -84,6 +84,7 @@ class Compiled:
         "target", there are no such devices, or no compiler for them that works.
       message: why it is not "ok"; after an abort the signal and the end of what XLA wrote.
       bytes_received, bytes_sent: traffic of the busiest device right after SPMD partitioning, in the program's dtypes.
+      run_by: the platform whose compiler runs the collectives so; "" if they are as the partitioner left them.
       largest_collective_tile_bytes: largest operand or result of a collective.
       collectives: counts per kind, sorted by kind.
       unknown_trip_counts: loops with collectives that were counted once for want of a trip count.
@@ -115,6 +116,7 @@ class Compiled:
     message: str = ""
     bytes_received: int | None = None
     bytes_sent: int | None = None
+    run_by: str = ""
     largest_collective_tile_bytes: int | None = None
     collectives: tuple[KindCount, ...] = ()
     unknown_trip_counts: tuple[str, ...] = ()
@@ -220,8 +222,10 @@ class CompileRequest:
     has_final: whether the final program is wanted on CPU devices, too; `final_moved` and the like are of it.
     estimated_for: the bytes that the module receives, if the compiler's estimate is all that is wanted.
     only_propagates: whether `Compiled.propagated_text` is all that is wanted; XLA may then stop before it partitions.
-    stands_in: whether CPU devices stand in for others, which compute in bfloat16 as it is: the costs are those of a
-      program that does (`narrow_floats`).
+    stands_in: the platform of other devices for which CPU devices stand in, "tpu" or "gpu"; "" if they do not. The
+      costs are those of a program that computes in bfloat16 as it is (`narrow_floats`), and its collectives are those
+      that the compiler for that platform runs (`accelerators`).
+    narrows: whether a program that stands in for others may be compiled with float16 in the place of bfloat16.
     """
 
     module: str | bytes
@@ -234,12 +238,14 @@ class CompileRequest:
     has_final: bool = False
     estimated_for: int | None = None
     only_propagates: bool = False
-    stands_in: bool = False
+    stands_in: str = ""
+    narrows: bool = True
 
     @property
     def is_narrowed(self) -> bool:
         """Returns whether XLA gets the module with float16 in the place of bfloat16."""
-        return self.stands_in and self.target is None and has_bfloat16_alone(_readable(self.module))
+        stands_in = bool(self.stands_in) and self.target is None
+        return stands_in and self.narrows and has_bfloat16_alone(_readable(self.module))
 
 
 class _OutOfTime(Exception):
@@ -319,7 +325,7 @@ class XlaChild:
         keeps_locations: bool = False,
         keeps_schedule: bool = False,
         has_final: bool = False,
-        stands_in: bool = False,
+        stands_in: str = "",
         with_estimate: bool = True,
     ) -> Compiled:
         """Compiles a module whose main function has its shardings; never raises because of the module.
@@ -340,7 +346,7 @@ class XlaChild:
         with self._lock:
             compiled = self._compile_cached(request, timeout_s)
             if request.is_narrowed and not compiled.is_ok:
-                compiled = self._compile_cached(replace(request, stands_in=False), timeout_s)
+                compiled = self._compile_cached(replace(request, narrows=False), timeout_s)
         if not with_estimate:
             return compiled
         return self.estimated(compiled, module, num_devices, target, timeout_s=timeout_s)
@@ -893,9 +899,11 @@ _SOURCES = tuple(
     f"{_PACKAGE}.{folder}"
     for folder in (
         "dialect_utils.early_stop",
+        "dialect_utils.hlo",
         "dialect_utils.platform",
         "dialect_utils.shardings",
         "dialect_utils.xla",
+        "synthesis.forms",
         "synthesis.layouts",
         "synthesis.network",
         "synthesis.programs",

@@ -401,7 +401,7 @@ def _answer(request: dict, dumps: Path, found: Stopped, seconds: float) -> dict:
     hlo_text = _partitioned_hlo(dumps) or found.final_text
     _refuse_what_does_not_run(hlo_text, found.final_text)
     return {
-        **_traffic(hlo_text),
+        **_traffic(hlo_text, request.get("stands_in", "")),
         **(_final_traffic(found.final_text, reads_lines=True) if request.get("has_final", False) else {}),
         **found.memory,
         "input_shardings": list(map(canonical_sharding, found.inputs)),
@@ -432,7 +432,7 @@ def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
         hlo_text = _partitioned_hlo(Path(dump_dir)) or final_text
         propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
         schedule = _schedule(Path(dump_dir))
-    traffic = _traffic(hlo_text)
+    traffic = _traffic(hlo_text, request.get("stands_in", ""))
     scheduled = _seconds(target, schedule, traffic["bytes_received"])
     return {
         **traffic,
@@ -582,15 +582,26 @@ def _propagated(dump_dir: Path) -> str | None:
     return dumps[-1].read_text() if dumps else None
 
 
-def _traffic(hlo_text: str, *, reads_lines: bool = False) -> dict:
+def _traffic(hlo_text: str, run_by: str = "", *, reads_lines: bool = False) -> dict:
+    """Returns the traffic of a program, and its work.
+
+    Args:
+      run_by: the platform whose compiler would run the collectives; "" if they run as they stand.
+      reads_lines: whether local work counts whole lines of memory, as on CPU devices.
+    """
     from reshard.synthesis.programs.traffic import merged
 
-    from ..hlo import collectives  # imported late: some requests, such as `hello`, do not need it
+    from ..hlo.accelerators import as_run_by  # imported late: some requests, such as `hello`, do not need them
+    from ..hlo.collectives import collectives_in
+    from ..hlo.text import parse_module
     from ..hlo.work import work_in
 
-    found = collectives.collectives_in(hlo_text)
+    found = collectives_in(hlo_text)
+    if run_by:
+        found = as_run_by(run_by, found, parse_module(hlo_text))
     kinds = sorted({collective.kind for collective in found.collectives})
     return {
+        "run_by": run_by,
         "bytes_received": found.bytes_received,
         "bytes_sent": found.bytes_sent,
         "largest_collective_tile_bytes": found.largest_collective_tile_bytes,

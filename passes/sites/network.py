@@ -87,9 +87,9 @@ class SiteNetwork:
         return self.is_known and self.topology.platform == CPU
 
     @property
-    def stands_in(self) -> bool:
-        """Returns whether the CPU devices of XLA here stand in for others, as in `CompileRequest.stands_in`."""
-        return self.is_known and has_other_devices(self.topology)
+    def stands_in(self) -> str:
+        """Returns the platform for which the CPU devices of XLA here stand in, as in `CompileRequest.stands_in`."""
+        return stands_in_on(self.topology) if self.is_known else ""
 
     def time_of(self, compiled: Compiled, num_devices: int) -> ProgramTime:
         """Returns the modelled time of a program that compiles, as it is right after partitioning."""
@@ -129,9 +129,9 @@ class SiteNetwork:
         )
 
 
-def has_other_devices(topology: Topology) -> bool:
-    """Returns whether the devices of a network are others than those that XLA compiles for here, as far as it says."""
-    return topology.platform not in ("", CPU, GLOO)
+def stands_in_on(topology: Topology) -> str:
+    """Returns the platform of a network's devices if they are others than those that XLA compiles for here; else ""."""
+    return "" if topology.platform in (CPU, GLOO) else topology.platform
 
 
 ANYWHERE = SiteNetwork()  # an unknown network, no limit

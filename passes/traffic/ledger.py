@@ -19,8 +19,9 @@ import numpy as np
 
 from reshard.dialect_utils.analysis.layout_check import devices_of, meshes_of
 from reshard.dialect_utils.analysis.op_numbers import NumberedOps
+from reshard.dialect_utils.hlo.accelerators import as_run_by
 from reshard.dialect_utils.hlo.collectives import CollectiveOp, HloCollectives, collectives_in
-from reshard.dialect_utils.hlo.text import parse_module
+from reshard.dialect_utils.hlo.text import HloModule, parse_module
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError, Place, error_at, place_of
 from reshard.dialect_utils.ir.ops import short_name
 from reshard.dialect_utils.ir.source_lines import Frame, SourceLines, frames_of
@@ -38,7 +39,7 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.findings import Finding, read_findings
-from reshard.passes.sites.network import has_other_devices
+from reshard.passes.sites.network import stands_in_on
 from reshard.passes.traffic.bounds import Bound, bounds_of_sites, bytes_of, sums_bound
 from reshard.passes.traffic.causes import GRADIENT, PARTIAL_SUMS, SUMS, UNKNOWN, Cause, SiteAt, cause_of
 from reshard.passes.traffic.parameters import Parameters
@@ -254,7 +255,7 @@ def ledger_of(
     main_of(module)  # raises before anything is compiled
     num_devices = partitions_of(module)
     topology.fitted(num_devices)
-    kept = {**KEPT, "stands_in": has_other_devices(topology)}
+    kept = {**KEPT, "stands_in": stands_in_on(topology)}
     compiled = child.compile(numbered.text, num_devices, target=target, with_estimate=False, **kept)
     how = {"finds_sites": finds_sites, "site_bounds": site_bounds, "file": file, "keeps_steps": keeps_steps}
     return ledger_from(module, numbered, compiled, topology, **how)
@@ -284,10 +285,11 @@ def ledger_from(
         said = replace(compiled, message=_with_places(compiled.message, numbered, file))
         return Ledger((), network, num_devices, said)
     hlo_text = present(compiled.hlo_text)
-    found = collectives_in(hlo_text)
+    program = parse_module(hlo_text)
+    found = as_run_by(compiled.run_by, collectives_in(hlo_text), program)
     sites, meshes, bounds = _sites(numbered, module, network) if finds_sites else ({}, meshes_of(module), {})
     bounds = bounds if site_bounds is None else site_bounds
-    reader = _Reader(module, main, numbered, sites, meshes, bounds, network, found, hlo_text, file)
+    reader = _Reader(module, main, numbered, sites, meshes, bounds, network, found, program, file)
     listed = reader.entries()
     entries = sorted(listed, key=lambda entry: (-entry.seconds, -entry.bytes_received))
     return Ledger(
@@ -398,10 +400,10 @@ class _Reader:
         bounds: Mapping[int, Bound],
         topology: Topology,
         found: HloCollectives,
-        hlo_text: str,
+        program: HloModule,
         file: str,
     ):
-        num_devices, program = found.num_devices, parse_module(hlo_text)
+        num_devices = found.num_devices
         self._found, self._program = found, program
         self._bounds, self._parameters = bounds, Parameters(module, main)
         self._beside, self._kept = independent_work(program), kept_bytes(program)

@@ -10,7 +10,7 @@ from reshard.dialect_utils.analysis.op_numbers import NumberedOps
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla.child import Compiled, CompileRequest, XlaChild
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.passes.sites.network import has_other_devices
+from reshard.passes.sites.network import stands_in_on
 from reshard.passes.traffic.bounds import bounds_of_rows
 from reshard.passes.traffic.ledger import Group, Ledger, ledger_from, main_of, partitions_of
 from reshard.passes.traffic.ledger_text import as_entry_dict, network_text
@@ -53,7 +53,7 @@ def summary_of(
     """
     main_of(original)  # raises before anything is compiled
 
-    stands_in = has_other_devices(topology)
+    stands_in = stands_in_on(topology)
 
     def made_of(numbered: NumberedOps, module: ir.Module) -> Compiled:
         devices = partitions_of(module)

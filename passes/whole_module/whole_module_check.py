@@ -346,12 +346,15 @@ class WholeModuleCheck:
 
     @functools.cached_property
     def _most_of_sites(self) -> MostOfSites | None:
+        from reshard.dialect_utils.hlo.accelerators import as_run_by
         from reshard.dialect_utils.hlo.collectives import collectives_in
+        from reshard.dialect_utils.hlo.text import parse_module
 
         if self._numbered is None or self._numbered.hlo_text is None:
             return None
         topology = self.criterion.network.topology.fitted(devices_of(self.original))
-        collectives = collectives_in(self._numbered.hlo_text)
+        program = parse_module(self._numbered.hlo_text)
+        collectives = as_run_by(self._numbered.run_by, collectives_in(self._numbered.hlo_text), program)
         found, edges = self.replanned.module_found, self.replanned.found.edges
         with self.original.context, contextlib.suppress(ValueError):
             return MostOfSites(found, edges, self.forms.numbered, collectives, topology)

@@ -148,7 +148,7 @@ def collective_time_s(topology: Topology, num_devices: int, collective: Collecti
         topology, num_devices, collective.kind, collective.groups, collective.pairs
     )
     least_s = messages_time_s(topology, num_devices, collective.kind, collective.groups)
-    latency_s *= collective.arrays if topology.moves_arrays_apart else 1
+    latency_s *= (collective.arrays if topology.moves_arrays_apart else 1) / collective.together
     return collective.trip_count * max(latency_s + seconds_per_byte * tile_bytes(collective), least_s)
 
 

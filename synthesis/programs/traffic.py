@@ -46,6 +46,7 @@ class Collective:
       pairs: (source, target) device ids, for collective_permute.
       trip_count: the number of times that the collective runs: the product of the trip counts of the loops around it.
       arrays: the number of arrays that it gathers or reduces at once, as compilers join collectives.
+      together: the number of collectives that run as one with it, itself included; each has its share of the start.
 
     Example:
       >>> bytes_received([Collective("all_gather", 4, 8, groups=((0, 1), (2, 3)), trip_count=3)], 4)
@@ -59,6 +60,7 @@ class Collective:
     pairs: tuple[tuple[int, int], ...] = ()
     trip_count: int = 1
     arrays: int = 1
+    together: int = 1
 
     def __post_init__(self):
         if self.kind not in KINDS:

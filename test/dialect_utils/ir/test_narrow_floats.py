@@ -77,9 +77,7 @@ def test_a_program_that_stands_in_for_others_holds_bfloat16_in_two_bytes(form):
     if form is bytes:
         with make_context() as context:
             module = compat.bytecode(ir.Module.parse(module, context))
-    here, other = (
-        shared_child().compile(module, 8, keeps_hlo=True, stands_in=stands_in) for stands_in in (False, True)
-    )
+    here, other = (shared_child().compile(module, 8, keeps_hlo=True, stands_in=stands_in) for stands_in in ("", "tpu"))
     assert here.is_ok and other.is_ok
     assert other.costs.temp_bytes < 0.75 * here.costs.temp_bytes
     assert other.work == here.work and other.moved == here.moved and other.costs.bytes_received > 0
@@ -87,12 +85,12 @@ def test_a_program_that_stands_in_for_others_holds_bfloat16_in_two_bytes(form):
 
 
 def test_a_target_gets_the_module_as_it_is():
-    assert not CompileRequest("tensor<4xbf16>", 1, target="tpu:v5e:2x4", stands_in=True).is_narrowed
-    assert CompileRequest("tensor<4xbf16>", 1, stands_in=True).is_narrowed
+    assert not CompileRequest("tensor<4xbf16>", 1, target="tpu:v5e:2x4", stands_in="tpu").is_narrowed
+    assert CompileRequest("tensor<4xbf16>", 1, stands_in="tpu").is_narrowed
 
 
 @pytest.mark.parametrize(
-    "network, stands_in", [("v5e:2x4", True), ("h100:2x4", True), ("cpu:8", False), ("uniform", False), ("", False)]
+    "network, stands_in", [("v5e:2x4", "tpu"), ("h100:2x4", "gpu"), ("cpu:8", ""), ("uniform", ""), ("", "")]
 )
 def test_cpu_devices_stand_in_for_those_of_other_networks(network, stands_in):
     assert SiteNetwork(network).stands_in == stands_in
