@@ -73,14 +73,15 @@ def occupancy(topology: Topology, num_devices: int, collective: Collective) -> O
     network, size = cost.network_of(topology, num_devices), cost.tile_bytes(collective)
     price = cost.price_on(network, collective.kind, collective.groups, collective.pairs)
     ports = _ports(network, price, collective) if price.levels else []
-    levels = tuple(_at(each, port, size) for each, port in zip(price.levels, ports, strict=True))
+    levels = tuple(_at(each, port, size, collective.together) for each, port in zip(price.levels, ports, strict=True))
     least_s = cost.messages_time_s(topology, num_devices, collective.kind, collective.groups)
-    return Occupancy(max(price.latency_s + price.seconds_per_byte * size, least_s), price.algorithm, levels)
+    latency_s = price.latency_s / collective.together
+    return Occupancy(max(latency_s + price.seconds_per_byte * size, least_s), price.algorithm, levels)
 
 
-def _at(price: LevelPrice, port: _Port, size: int) -> AtLevel:
+def _at(price: LevelPrice, port: _Port, size: int, together: int) -> AtLevel:
     name, port_bytes, sharing = port
-    times = price.starts_s, price.latency_s, price.seconds_per_byte * size
+    times = price.starts_s / together, price.latency_s / together, price.seconds_per_byte * size
     return AtLevel(price.view.level.name, *times, name, port_bytes * size, sharing)
 
 

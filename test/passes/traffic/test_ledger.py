@@ -14,6 +14,7 @@ from reshard.passes.traffic.ledger_text import as_dict, as_text
 from reshard.synthesis.network.topology import Topology, TopologyError
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+DOWN = "state[0]['blocks']['feed_forward']['down'].value"
 NAMES = ("fft_pencil", "issue_21562", "llama_train_step", "moe_layer", "sequence_parallel_attention")
 LOOP = """
 sdy.mesh @mesh = <["x"=2, "y"=4]>
@@ -100,8 +101,8 @@ def test_the_memory_over_time_has_the_collectives_with_their_lines(loop):
 
 
 def test_sums_of_which_devices_need_a_part_are_above_their_bound_and_gradients_name_their_parameters():
-    entries = ledger((EXAMPLES / "llama_train_step.mlir").read_text(), "h100:2x4").entries
-    down = [each for each in entries if each.cause.parameter == "state[0]['blocks']['feed_forward']['down'].value"]
+    entries = ledger((EXAMPLES / "llama_train_step.mlir").read_text(), "cpu:8").entries
+    down = [each for each in entries if each.cause.parameter == DOWN]
     assert {each.cause.kind for each in down} == {causes.GRADIENT}
     assert {each.axes: each.times_bound for each in down} == {"fsdp": 2.0, "data": 1.0}
     named = {each.cause.parameter.rpartition("[")[0] for each in entries if each.cause.kind == causes.GRADIENT}
@@ -109,6 +110,18 @@ def test_sums_of_which_devices_need_a_part_are_above_their_bound_and_gradients_n
     assert all(
         each.times_bound >= 1 - 1e-9 for each in entries if each.cause.kind in (causes.GRADIENT, causes.PARTIAL_SUMS)
     )
+
+
+@pytest.mark.parametrize("network", ["v5e:2x4", "h100:2x4"])
+def test_what_an_accelerators_compiler_makes_of_sums_is_in_the_ledger(network):
+    found = ledger((EXAMPLES / "llama_train_step.mlir").read_text(), network)
+    down = [each for each in found.entries if each.cause.parameter == DOWN]
+    assert sorted((each.axes, each.collective.kind, each.times_bound) for each in down) == [
+        ("data", "all_reduce", 1.0),
+        ("fsdp", "reduce_scatter", 1.0),
+    ]
+    assert all(each.collective.together > 1 for each in down)  # with the other gradients of the layer
+    assert sum(each.seconds for each in found.entries) == pytest.approx(found.time.collectives_s)
 
 
 def test_work_beside_a_collective_is_named_with_its_line():

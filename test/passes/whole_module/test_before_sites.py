@@ -110,7 +110,7 @@ def planned(monkeypatch) -> list:
 
 
 def test_no_site_is_planned_where_no_set_of_sites_can_be_as_good(planned):
-    module, session = optimized(SUMS_AND_CUBE)
+    module, session = optimized(SUMS_AND_CUBE, topology="cpu:8")  # compilers for GPUs make one sum of it, too
     (check,) = session.results.checks
     assert check.taken_over == "time" and check.our_time.seconds < check.stock_time.seconds and not planned
     assert check.attempts == 1 and "manual_axes" in module
@@ -120,9 +120,9 @@ def test_no_site_is_planned_where_no_set_of_sites_can_be_as_good(planned):
 
 
 def test_the_result_is_the_same_if_sites_are_planned(planned):
-    first, _ = optimized(SUMS_AND_CUBE)
+    first, _ = optimized(SUMS_AND_CUBE, topology="cpu:8")
     assert not planned
-    second, session = optimized(SUMS_AND_CUBE, needs_run=True)
+    second, session = optimized(SUMS_AND_CUBE, topology="cpu:8", needs_run=True)
     assert planned and first == second and session.results.checks[0].taken_over == "time"
 
 
