@@ -90,6 +90,7 @@ class _Change:
 
     Attributes:
       moved, dtype, shape: what it moves, of which type, and its result as HLO writes it.
+      share_of_bits: as in `CollectiveOp`.
       starts: the values that say where the part of each device begins, of a reduce_scatter.
       is_gone: whether another one does its work. together: how many run as one with it, itself included.
     """
@@ -97,6 +98,7 @@ class _Change:
     moved: Collective
     dtype: str
     shape: str
+    share_of_bits: float = 1.0
     starts: tuple[str, ...] = ()
     is_gone: bool = False
     together: int = 1
@@ -112,7 +114,7 @@ def _changed(op: CollectiveOp, change: _Change) -> CollectiveOp:
         bytes_after=moved.bytes_after,
         together=change.together,
     )
-    return replace(op, collective=collective, shape=change.shape)
+    return replace(op, collective=collective, shape=change.shape, share_of_bits=change.share_of_bits)
 
 
 @dataclass
@@ -254,7 +256,10 @@ class _Compiler:
             before, after = (
                 -(-each * needed // wide) for each in (change.moved.bytes_before, change.moved.bytes_after)
             )
-            change.moved = replace(change.moved, bytes_before=before, bytes_after=after)
+            change.moved, change.share_of_bits = (
+                replace(change.moved, bytes_before=before, bytes_after=after),
+                needed / wide,
+            )
             if needed == _BFLOAT16_BITS:
                 change.shape = re.sub(rf"\b{change.dtype}\[", "bf16[", change.shape)
 

@@ -44,6 +44,7 @@ class CollectiveOp:
       loops: the names of the `while` ops around it, outermost first.
       result: the number of the program's result that it brings into the layout that is asked for; None if it is made
         for an op, or for what a loop or a branch hands on.
+      share_of_bits: how much of its values it moves, where a compiler moves only the bits that are read.
     """
 
     collective: Collective
@@ -52,6 +53,7 @@ class CollectiveOp:
     op_name: str = ""
     loops: tuple[str, ...] = ()
     result: int | None = None
+    share_of_bits: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

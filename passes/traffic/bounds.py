@@ -34,6 +34,10 @@ class Bound:
     def times(self, runs: int) -> Bound:
         return Bound(self.bytes_received * runs, None if self.seconds is None else self.seconds * runs)
 
+    def of_share(self, share: float) -> Bound:
+        """Returns the bound where only a share of each value is moved, since nobody reads the other bits."""
+        return Bound(math.ceil(self.bytes_received * share), None if self.seconds is None else self.seconds * share)
+
 
 def bounds_of_sites(module: ir.Module, edges: Iterable[Finding], topology: Topology) -> dict[int, Bound]:
     """Returns the bounds of one run of the conversion at each site; sites without a static conversion are left out.

@@ -488,9 +488,10 @@ class _Reader:
     def _bound(self, found: CollectiveOp, cause: Cause) -> Bound | None:
         if cause.site is not None:
             bound = self._bounds.get(cause.site)
-            return None if bound is None else bound.times(found.collective.trip_count)
+            return None if bound is None else bound.times(found.collective.trip_count).of_share(found.share_of_bits)
         if cause.kind in (PARTIAL_SUMS, GRADIENT):
-            return sums_bound(found.collective, self._kept.get(found.name, found.collective.bytes_after))
+            kept = self._kept.get(found.name, found.collective.bytes_after)
+            return sums_bound(found.collective, min(kept, found.collective.bytes_after))
         return None
 
     def steps(self, entries: Sequence[Entry]) -> tuple[Step, ...]:

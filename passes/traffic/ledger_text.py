@@ -150,6 +150,12 @@ def _notes(ledger: Ledger) -> list[str]:
         notes.append(f"note: XLA does not tell how often {loops} runs, so the collectives in it are counted once")
     if ledger.unpriced:
         notes.append(f"note: {', '.join(ledger.unpriced)} moves data, too, and is not counted")
+    if ledger.compiled.run_by and ledger.entries:
+        shared = sum(entry.collective.together > 1 for entry in ledger.entries)
+        every = counted(len(ledger.entries), "collective")
+        together = f"; {shared} of {every} run as one with others" if shared else ""
+        named = f"compilers for {ledger.compiled.run_by.upper()}s"
+        notes.append(f"note: as {named} run them: a sum of which devices keep parts is a reduce_scatter{together}")
     return notes
 
 
@@ -190,6 +196,7 @@ def _ledger_dict(ledger: Ledger) -> dict[str, Any]:
         "bytes_received": ledger.bytes_received if compiled.is_ok else None,
         "seconds": ledger.seconds if compiled.is_ok else None,
         "program_seconds": ledger.time.seconds if compiled.is_ok else None,
+        "run_by": compiled.run_by,
         "temp_bytes": compiled.temp_bytes,
         "explained_share": explained_share(ledger) if compiled.is_ok else None,
         "unknown_trip_counts": list(ledger.unknown_trip_counts),
@@ -207,6 +214,7 @@ def as_entry_dict(entry: Entry) -> dict[str, Any]:
         "name": entry.name,
         "tile": entry.tensor,
         "runs": entry.runs,
+        "together": entry.collective.together,
         "bytes_received": entry.bytes_received,
         "seconds": entry.seconds,
         "axes": entry.axes,
