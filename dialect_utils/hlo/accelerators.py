@@ -40,6 +40,7 @@ _PASSES_ON = _VIEWS | {"broadcast", "slice", "transpose"}
 _JOINED = {TPU: ("all_reduce", "reduce_scatter"), GPU: ("all_gather", "all_reduce", "reduce_scatter")}
 _MOST_JOINED_BYTES, _MOST_JOINED = 30 << 20, 256
 _BFLOAT16_BITS = 16
+_ARRAYS_OF_AN_ADDITION = 3
 _DIMENSIONS = re.compile(r"\bdimensions=\{([\d,]*)\}")
 _PRECISION = re.compile(r"\boperand_precision=\{([^}]*)\}")
 
@@ -90,7 +91,7 @@ class _Change:
 
     Attributes:
       moved, dtype, shape: what it moves, of which type, and its result as HLO writes it.
-      share_of_bits: as in `CollectiveOp`.
+      share_of_bits, added_bytes: as in `CollectiveOp`.
       starts: the values that say where the part of each device begins, of a reduce_scatter.
       is_gone: whether another one does its work. together: how many run as one with it, itself included.
     """
@@ -99,6 +100,7 @@ class _Change:
     dtype: str
     shape: str
     share_of_bits: float = 1.0
+    added_bytes: int = 0
     starts: tuple[str, ...] = ()
     is_gone: bool = False
     together: int = 1
@@ -114,7 +116,8 @@ def _changed(op: CollectiveOp, change: _Change) -> CollectiveOp:
         bytes_after=moved.bytes_after,
         together=change.together,
     )
-    return replace(op, collective=collective, shape=change.shape, share_of_bits=change.share_of_bits)
+    how = {"shape": change.shape, "share_of_bits": change.share_of_bits, "added_bytes": change.added_bytes}
+    return replace(op, collective=collective, **how)
 
 
 @dataclass
@@ -209,6 +212,9 @@ class _Compiler:
         if _summed(of_lhs) == _summed(of_rhs):
             self._replace(rhs, lhs)
             self._sum_of[name] = lhs
+            if of_lhs.moved.kind == "reduce_scatter":  # whole tiles are added, where parts were
+                more = of_lhs.moved.bytes_before - of_lhs.moved.bytes_after
+                of_lhs.added_bytes += of_rhs.added_bytes + _ARRAYS_OF_AN_ADDITION * more
 
     def _replace(self, gone: str, by: str) -> None:
         self._changes[gone].is_gone = True

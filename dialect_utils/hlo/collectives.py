@@ -13,6 +13,7 @@ pieces counts where it starts (`walk`).
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from reshard.synthesis.network.program_time import LocalWork
 from reshard.synthesis.programs import traffic
 from reshard.synthesis.programs.traffic import Collective
 
@@ -45,6 +46,7 @@ class CollectiveOp:
       result: the number of the program's result that it brings into the layout that is asked for; None if it is made
         for an op, or for what a loop or a branch hands on.
       share_of_bits: how much of its values it moves, where a compiler moves only the bits that are read.
+      added_bytes: what a device moves in its memory in each run to add up parts before, where a compiler does it there.
     """
 
     collective: Collective
@@ -54,6 +56,7 @@ class CollectiveOp:
     loops: tuple[str, ...] = ()
     result: int | None = None
     share_of_bits: float = 1.0
+    added_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,10 @@ class HloCollectives:
     @property
     def collectives(self) -> tuple[Collective, ...]:
         return tuple(op.collective for op in self.ops)
+
+    @property
+    def added_work(self) -> tuple[LocalWork, ...]:
+        return tuple(LocalWork(0, op.added_bytes, op.collective.trip_count) for op in self.ops if op.added_bytes)
 
     @property
     def bytes_received(self) -> int:

@@ -100,6 +100,7 @@ class _Walk:
     def __init__(self, module: HloModule, found: HloCollectives):
         self._module, self._work = module, ProgramWork(module, reads_lines=False)
         self._left = Counter((op.name, op.loops) for op in found.ops)
+        self._added = {(op.name, op.loops): op.added_bytes for op in found.ops if op.added_bytes}
         self._orders: dict[str, list[Piece | Instruction]] = {}
 
     def visit(self, scope: Scope, loops: tuple[str, ...], *, with_work: bool) -> Iterator[Step]:
@@ -128,6 +129,8 @@ class _Walk:
                 name = name_in_text(instruction)
                 if self._left[name, loops]:
                     self._left[name, loops] -= 1
+                    if added := self._added.get((name, loops)):
+                        yield Work("add", op_name(instruction), 1, 0, added)
                     yield Move(name, loops)
             case opcode:
                 for each in callees(scope, instruction):  # the work of a fusion is that of the whole

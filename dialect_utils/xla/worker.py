@@ -609,7 +609,7 @@ def _traffic(hlo_text: str, run_by: str = "", *, reads_lines: bool = False) -> d
         "unknown_trip_counts": list(found.unknown_trip_counts),
         "unpriced": list(found.unpriced),
         "moved": [astuple(each) for each in merged(found.collectives)],
-        "work": [astuple(each) for each in work_in(hlo_text, reads_lines=reads_lines)],
+        "work": [astuple(each) for each in (*work_in(hlo_text, reads_lines=reads_lines), *found.added_work)],
     }
 
 
