@@ -10,19 +10,22 @@ A1  A sum of sums of one kind is one sum: all_reduce over x of an all_reduce ove
 A2  An addition of two sums over the same devices, or of the same parts of them, is one sum of their addition
     (AllReduceReassociate, ReduceScatterReassociate).
 A3  A sum of which each device keeps its part is a reduce_scatter (ReduceScatterCreator).
-A4  TPUs gather no more bits than are used: a value that is converted to a narrower type, or multiplied in bfloat16 as
+A4  A sum in a loop that is only added to what the loop carries is taken once, behind the loop
+    (WhileLoopAllReduceCodeMotion).
+A5  TPUs gather no more bits than are used: a value that is converted to a narrower type, or multiplied in bfloat16 as
     products of float32 are by default, is gathered so.
-A5  Collectives of one kind, over the same devices and of one type, none of which needs another, run as one, up to
+A6  Collectives of one kind, over the same devices and of one type, none of which needs another, run as one, up to
     30 MiB (AllReduceCombiner, ReduceScatterCombiner, on GPUs AllGatherCombiner too). Each has its share of the start.
 
 Sources: `RunCollectiveOptimizationPasses` and `RunPostFusionPasses` in XLA's compiler for GPUs; what libtpu makes of
-partitioned programs (`python -m benchmarks.whole_modules.promised`). Not done: motion of sums out of loops, gathers
-that are equal, what runs beside work.
+partitioned programs (`python -m benchmarks.whole_modules.promised`). Not done: gathers that are
+equal, motion of other sums, what runs beside work.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -35,8 +38,8 @@ from .partition_values import PartitionValues
 from .text import WITHOUT_OPERANDS, Computation, HloModule, Instruction, dtype_bits, shape_arrays
 
 ACCELERATORS = (TPU, GPU)
-_VIEWS = frozenset(("bitcast", "copy", "reshape"))
-_PASSES_ON = _VIEWS | {"broadcast", "slice", "transpose"}
+_VIEWS = frozenset(("bitcast", "copy", "reshape", "transpose"))  # in products before, or in how memory is read
+_PASSES_ON = _VIEWS | {"broadcast", "slice"}
 _JOINED = {TPU: ("all_reduce", "reduce_scatter"), GPU: ("all_gather", "all_reduce", "reduce_scatter")}
 _MOST_JOINED_BYTES, _MOST_JOINED = 30 << 20, 256
 _BFLOAT16_BITS = 16
@@ -79,9 +82,10 @@ def as_run_by(platform: str, found: HloCollectives, module: HloModule) -> HloCol
         return found
     moved = {op.name: op.collective for op in found.ops}
     changes: dict[str, _Change] = {}
+    bodies = frozenset(each.callee("body") for one in module.computations.values() for each in _loops(one))
     for computation in module.computations.values():
         if own := {name: moved[name] for name in computation.instructions if name in moved}:
-            changes |= _Compiler(platform, module, computation, own).changes()
+            changes |= _Compiler(platform, module, computation, computation.name in bodies, own).changes()
     return replace(found, ops=tuple(_changed(op, changes[op.name]) for op in found.ops if not changes[op.name].is_gone))
 
 
@@ -93,7 +97,8 @@ class _Change:
       moved, dtype, shape: what it moves, of which type, and its result as HLO writes it.
       share_of_bits, added_bytes: as in `CollectiveOp`.
       starts: the values that say where the part of each device begins, of a reduce_scatter.
-      is_gone: whether another one does its work. together: how many run as one with it, itself included.
+      is_gone: whether another one does its work. is_behind_loop: whether it runs once, behind the loop around it.
+      together: how many run as one with it, itself included.
     """
 
     moved: Collective
@@ -103,6 +108,7 @@ class _Change:
     added_bytes: int = 0
     starts: tuple[str, ...] = ()
     is_gone: bool = False
+    is_behind_loop: bool = False
     together: int = 1
 
 
@@ -117,6 +123,9 @@ def _changed(op: CollectiveOp, change: _Change) -> CollectiveOp:
         together=change.together,
     )
     how = {"shape": change.shape, "share_of_bits": change.share_of_bits, "added_bytes": change.added_bytes}
+    if change.is_behind_loop and op.turns:
+        runs = collective.trip_count // op.turns
+        return replace(op, collective=replace(collective, trip_count=runs), loops=op.loops[:-1], turns=1, **how)
     return replace(op, collective=collective, **how)
 
 
@@ -125,6 +134,7 @@ class _Compiler:
     """Applies the rules to one computation.
 
     Attributes:
+      is_body: whether the computation is the body of a loop.
       own: the collectives of the computation by the names of their instructions.
     State:
       _changes: what becomes of each so far. _sum_of: values that are a sum as it is, by the collective that sums it.
@@ -134,6 +144,7 @@ class _Compiler:
     platform: str
     module: HloModule
     computation: Computation
+    is_body: bool
     own: dict[str, Collective]
     _changes: dict[str, _Change] = field(default_factory=dict)
     _sum_of: dict[str, str] = field(default_factory=dict)
@@ -168,23 +179,31 @@ class _Compiler:
     def _numbers(self) -> PartitionValues:
         return PartitionValues(self.computation, self.module.num_partitions)
 
-    # ---- A1 to A3
+    # ---- A1 to A4
 
     def _follow_sums(self, instruction: Instruction) -> None:
         name, operands = instruction.name, _operands(instruction)
-        summed = self._sum_of.get(operands[0]) if operands and self._is_used_once(operands[0]) else None
+        summed = self._only_sum(operands[0]) if operands else None
         if name in self.own and self.own[name].kind == "all_reduce" and len(operands) == 1:
             self._sum_of[name] = name
             if summed is not None and self._reducer(summed) == self._reducer(name):
                 self._fold(name, summed)
         elif instruction.opcode == "dynamic-slice":
             self._scatter(instruction)
-        elif summed is None:
-            return
-        elif instruction.opcode in _VIEWS:
+        elif instruction.opcode in _VIEWS and summed is not None:
             self._sum_of[name] = summed
-        elif instruction.opcode == self._reducer(summed):
-            self._add(name, summed, operands[1])
+        elif len(operands) == 2:
+            other = self._only_sum(operands[1])
+            if summed is not None and other is not None:
+                self._add(instruction, summed, other)
+            elif summed is not None:
+                self._accumulate(instruction, summed, operands[1])
+            elif other is not None:
+                self._accumulate(instruction, other, operands[0])
+
+    def _only_sum(self, name: str) -> str | None:
+        """Returns the collective whose sum a value is, if one instruction uses that value."""
+        return self._sum_of.get(name) if self._is_used_once(name) else None
 
     def _is_used_once(self, name: str) -> bool:
         return len(self._users.get(name, ())) == 1
@@ -204,17 +223,27 @@ class _Compiler:
             self._replace(outer, inner)
             self._sum_of[outer] = inner
 
-    def _add(self, name: str, lhs: str, other: str) -> None:
-        rhs = self._sum_of.get(other) if self._is_used_once(other) else None
-        if rhs is None or rhs == lhs or self._reducer(rhs) != self._reducer(lhs):
+    def _add(self, added: Instruction, lhs: str, rhs: str) -> None:
+        if rhs == lhs or not added.opcode == self._reducer(rhs) == self._reducer(lhs):
             return
         of_lhs, of_rhs = self._changes[lhs], self._changes[rhs]
         if _summed(of_lhs) == _summed(of_rhs):
             self._replace(rhs, lhs)
-            self._sum_of[name] = lhs
+            self._sum_of[added.name] = lhs
             if of_lhs.moved.kind == "reduce_scatter":  # whole tiles are added, where parts were
                 more = of_lhs.moved.bytes_before - of_lhs.moved.bytes_after
                 of_lhs.added_bytes += of_rhs.added_bytes + _ARRAYS_OF_AN_ADDITION * more
+
+    def _accumulate(self, added: Instruction, summed: str, other: str) -> None:
+        change, root = self._changes[summed], self._of(self.computation.root)
+        carried, mark, number = other.partition("#")
+        is_carried = mark and number.isdigit() and self._of(carried).opcode == "parameter"
+        if not is_carried or added.opcode != self._reducer(summed) or change.moved.kind != "all_reduce":
+            return
+        reads = sum(_operands(each).count(other) for each in self._users[carried])
+        is_handed_on = root.opcode == "tuple" and _operands(root)[int(number) : int(number) + 1] == [added.name]
+        if reads == 1 and is_handed_on and self._is_used_once(added.name) and self.is_body:
+            change.is_behind_loop = True
 
     def _replace(self, gone: str, by: str) -> None:
         self._changes[gone].is_gone = True
@@ -252,7 +281,7 @@ class _Compiler:
         wanted = list(range(0, before.sizes[split[0]], size))
         return all(sorted(begins[list(each)].tolist()) == wanted for each in groups)
 
-    # ---- A4
+    # ---- A5
 
     def _narrow(self, name: str) -> None:
         change = self._changes[name]
@@ -286,7 +315,7 @@ class _Compiler:
             return _BFLOAT16_BITS
         return all_bits
 
-    # ---- A5
+    # ---- A6
 
     def _join(self) -> None:
         """Joins collectives, in the order of the program, each with the first ones that it does not need."""
@@ -297,7 +326,7 @@ class _Compiler:
             if change.moved.kind not in _JOINED[self.platform]:
                 continue
             alike = joined.setdefault(self._key(name), [])
-            needed = _closed(needed, every)
+            needed = 0 if change.is_behind_loop else _closed(needed, every)
             into = next((each for each in alike if each.takes(change.moved, needed)), None)
             if into is None:
                 into = _Joined()
@@ -312,7 +341,7 @@ class _Compiler:
         change, instruction = self._changes[name], self._of(name)
         dims = _DIMENSIONS.search(instruction.attributes)
         how = (dims and dims[1]) if change.moved.kind == "all_gather" else self._reducer(name)
-        return change.moved.kind, change.moved.groups, change.dtype, how
+        return change.moved.kind, change.moved.groups, change.dtype, how, change.is_behind_loop
 
     @cached_property
     def _bits(self) -> dict[str, int]:
@@ -368,6 +397,10 @@ def _closed(needed: int, every: list[_Joined]) -> int:
             if each.bits & needed:
                 needed |= each.bits | each.needed
     return needed
+
+
+def _loops(computation: Computation) -> Iterator[Instruction]:
+    return (each for each in computation.instructions.values() if each.opcode == "while")
 
 
 def _summed(change: _Change) -> tuple:

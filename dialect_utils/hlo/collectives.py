@@ -45,6 +45,7 @@ class CollectiveOp:
       loops: the names of the `while` ops around it, outermost first.
       result: the number of the program's result that it brings into the layout that is asked for; None if it is made
         for an op, or for what a loop or a branch hands on.
+      turns: how often the innermost loop around it runs it, each time that the loop itself runs.
       share_of_bits: how much of its values it moves, where a compiler moves only the bits that are read.
       added_bytes: what a device moves in its memory in each run to add up parts before, where a compiler does it there.
     """
@@ -55,6 +56,7 @@ class CollectiveOp:
     op_name: str = ""
     loops: tuple[str, ...] = ()
     result: int | None = None
+    turns: int = 1
     share_of_bits: float = 1.0
     added_bytes: int = 0
 
@@ -241,7 +243,8 @@ class _Walk:
         runs = loop_runs(scope, loop)
         around, self._loops = self._loops, (*self._loops, loop.name)
         found = self._visit(runs.condition, times * runs.condition_runs)
-        found += _named_after(loop, runs.body, self._visit(runs.body, times * runs.body_runs))
+        inside = _named_after(loop, runs.body, self._visit(runs.body, times * runs.body_runs))
+        found += [replace(op, turns=runs.body_runs) if op.loops == self._loops else op for op in inside]
         self._loops = around
         if found and runs.trip_count is None:
             self._unknown_trip_counts.append(loop.name)

@@ -136,7 +136,15 @@ class _Walk:
                 for each in callees(scope, instruction):  # the work of a fusion is that of the whole
                     yield from self.visit(each, loops, with_work=with_work and opcode != "fusion")
 
-    def _of_loop(self, scope: Scope, loop: Instruction, loops: tuple[str, ...], with_work: bool) -> Iterator[Loop]:
+    def _behind(self, body: Scope, loops: tuple[str, ...]) -> Iterator[Move]:
+        """Yields the collectives of a loop's body that a compiler runs behind the loop."""
+        for each in body.computation.instructions.values():
+            name = name_in_text(each)
+            if each.opcode in COLLECTIVES and self._left[name, loops]:
+                self._left[name, loops] -= 1
+                yield Move(name, loops)
+
+    def _of_loop(self, scope: Scope, loop: Instruction, loops: tuple[str, ...], with_work: bool) -> Iterator[Step]:
         runs, name = loop_runs(scope, loop), name_in_text(loop)
         inside = (*loops, name)
         condition = tuple(self.visit(runs.condition, inside, with_work=with_work))
@@ -144,6 +152,7 @@ class _Walk:
         if condition or body:
             trips = runs.trip_count, condition, body, runs.body_runs, runs.condition_runs
             yield Loop(name, op_name(loop), *trips)
+        yield from self._behind(runs.body, loops)
 
 
 def _ordered(module: HloModule, computation: Computation) -> list[Piece | Instruction]:

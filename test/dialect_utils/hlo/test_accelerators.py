@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What compilers for TPUs and GPUs make of the collectives of a partitioned program: A1 to A5 of the module's text."""
+"""What compilers for TPUs and GPUs make of the collectives of a partitioned program: A1 to A6 of the module's text."""
 
 import pytest
 
 from reshard.dialect_utils.hlo.accelerators import ACCELERATORS, as_run_by
 from reshard.dialect_utils.hlo.collectives import collectives_in
 from reshard.dialect_utils.hlo.text import parse_module
+from reshard.dialect_utils.schedules.program_steps import Move, steps_of
 
 REDUCERS = """
 %sum (a: f32[], b: f32[]) -> f32[] {
@@ -145,6 +146,69 @@ class TestParts:
     def test_a_sum_of_a_part_over_other_devices_stays(self, platform):
         lines = reduced("one", "x"), part("own", "one"), reduced("two", "own", COLUMNS, shape="f32[4,8]{1,0}")
         assert kinds(run_by(platform, *lines)) == {"one": "reduce_scatter", "two": "all_reduce"}
+
+
+def accumulated(*body: str, carried: str = "%new, %w") -> str:
+    """Returns a program that adds sums of parts in ten turns to what a loop carries; `body` computes `new`."""
+    lines = "\n".join(body)
+    state = "(s32[], f32[8,8]{1,0}, f32[8,8]{1,0})"
+    return f"""HloModule m, num_partitions=4
+{REDUCERS}
+%body (state: {state}) -> {state} {{
+  %state = {state} parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %step = s32[] constant(1)
+  %next = s32[] add(%state#0, %step)
+  %zero = s32[] constant(0)
+  %w = f32[8,8]{{1,0}} sine(%state#2)
+{lines}
+  ROOT %after = {state} tuple(%next, {carried})
+}}
+%goes_on (state.1: {state}) -> pred[] {{
+  %state.1 = {state} parameter(0)
+  %ten = s32[] constant(10)
+  ROOT %less = pred[] compare(%state.1#0, %ten), direction=LT
+}}
+ENTRY %main (x: f32[8,8], y: f32[8,8]) -> {state} {{
+  %x = f32[8,8]{{1,0}} parameter(0)
+  %y = f32[8,8]{{1,0}} parameter(1)
+  %start = s32[] constant(0)
+  %before = {state} tuple(%start, %x, %y)
+  ROOT %loop = {state} while(%before), condition=%goes_on, body=%body
+}}"""
+
+
+@pytest.mark.parametrize("platform", ACCELERATORS)
+class TestLoops:
+    TURNED = "  %turned = f32[8,8]{1,0} transpose(%one), dimensions={1,0}"
+
+    def runs(self, platform: str, text: str) -> list[tuple[str, int]]:
+        found, module = collectives_in(text), parse_module(text)
+        ours = as_run_by(platform, found, module)
+        moves = [step for step in steps_of(module, ours) if isinstance(step, Move)]
+        behind = {op.name for op in ours.ops if not op.loops}
+        assert {each.name for each in moves} == behind  # the steps have them behind the loop
+        return [(op.name, op.collective.trip_count) for op in ours.ops]
+
+    @pytest.mark.parametrize("added", ["add(%state#1, %turned)", "add(%turned, %state#1)"])
+    def test_a_sum_that_is_only_added_to_what_is_carried_runs_once(self, platform, added):
+        text = accumulated(reduced("one", "w"), self.TURNED, f"  %new = f32[8,8]{{1,0}} {added}")
+        assert self.runs(platform, text) == [("one", 1)]
+
+    @pytest.mark.parametrize(
+        ("body", "carried"),
+        [
+            (["  %new = f32[8,8]{1,0} multiply(%state#1, %turned)"], "%new, %w"),
+            (["  %new = f32[8,8]{1,0} add(%state#2, %turned)"], "%new, %w"),  # of another element
+            (["  %new = f32[8,8]{1,0} add(%state#1, %turned)"], "%w, %new"),
+            (["  %new = f32[8,8]{1,0} add(%state#1, %turned)"], "%new, %new"),
+            (["  %new = f32[8,8]{1,0} add(%state#1, %turned)", "  %v = f32[8,8]{1,0} sine(%state#1)"], "%new, %v"),
+            (["  %new = f32[8,8]{1,0} add(%w, %turned)"], "%new, %w"),
+        ],
+    )
+    def test_any_other_sum_runs_in_each_turn(self, platform, body, carried):
+        text = accumulated(reduced("one", "w"), self.TURNED, *body, carried=carried)
+        assert self.runs(platform, text) == [("one", 10)]
 
 
 class TestNarrow:
