@@ -9,7 +9,9 @@ of XLA's passes for them:
 A1  A sum of sums of one kind is one sum: all_reduce over x of an all_reduce over y is one over both (AllReduceFolder).
 A2  An addition of two sums over the same devices, or of the same parts of them, is one sum of their addition
     (AllReduceReassociate, ReduceScatterReassociate).
-A3  A sum of which each device keeps its part is a reduce_scatter (ReduceScatterCreator).
+A3  A sum of which each device keeps its part is a reduce_scatter (ReduceScatterCreator). On TPUs it is one only if
+    parts are whole tiles of memory, 8 rows or 128 columns, and the sum has 64 KiB or more; else, and where the program
+    has a reduce_scatter of other parts, every device gets the whole sum.
 A4  A sum in a loop that is only added to what the loop carries is taken once, behind the loop
     (WhileLoopAllReduceCodeMotion).
 A5  TPUs gather no more bits than are used: a value that is converted to a narrower type, or multiplied in bfloat16 as
@@ -18,8 +20,8 @@ A6  Collectives of one kind, over the same devices and of one type, none of whic
     30 MiB (AllReduceCombiner, ReduceScatterCombiner, on GPUs AllGatherCombiner too). Each has its share of the start.
 
 Sources: `RunCollectiveOptimizationPasses` and `RunPostFusionPasses` in XLA's compiler for GPUs; what libtpu makes of
-partitioned programs (`python -m benchmarks.whole_modules.promised`). Not done: gathers that are
-equal, motion of other sums, what runs beside work.
+partitioned programs and of single reduce_scatters (`python -m benchmarks.whole_modules.promised`). Not done: gathers
+that are equal, motion of other sums, what runs beside work.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ _PASSES_ON = _VIEWS | {"broadcast", "slice"}
 _JOINED = {TPU: ("all_reduce", "reduce_scatter"), GPU: ("all_gather", "all_reduce", "reduce_scatter")}
 _MOST_JOINED_BYTES, _MOST_JOINED = 30 << 20, 256
 _BFLOAT16_BITS = 16
+_ROWS, _COLUMNS = 8, 128  # of a tile in the memory of a TPU
+_LEAST_SCATTERED_BYTES = 64 << 10  # on TPUs
 _ARRAYS_OF_AN_ADDITION = 3
 _DIMENSIONS = re.compile(r"\bdimensions=\{([\d,]*)\}")
 _PRECISION = re.compile(r"\boperand_precision=\{([^}]*)\}")
@@ -74,7 +78,7 @@ def as_run_by(platform: str, found: HloCollectives, module: HloModule) -> HloCol
       >>> found = collectives_in(text)
       >>> [each.kind for each in found.collectives], found.bytes_received
       (['all_reduce'], 32)
-      >>> found = as_run_by("tpu", found, parse_module(text))
+      >>> found = as_run_by("gpu", found, parse_module(text))
       >>> [each.kind for each in found.collectives], found.bytes_received
       (['reduce_scatter'], 16)
     """
@@ -154,6 +158,11 @@ class _Compiler:
         for name, moved in self.own.items():
             shape = self._of(name).shape
             self._changes[name] = _Change(moved, next((each.dtype for each in shape_arrays(shape)), ""), shape)
+            if moved.kind == "reduce_scatter" and not self._is_scattered(
+                self._of(_operands(self._of(name))[0]).shape, shape
+            ):
+                whole = replace(moved, kind="all_reduce", bytes_after=moved.bytes_before)
+                self._changes[name].moved = whole
         for instruction in self.computation.instructions.values():
             self._follow_sums(instruction)
         for name in self.own:
@@ -259,13 +268,28 @@ class _Compiler:
         ):
             return
         change = self._changes[summed]
-        if change.moved.kind == "all_reduce" and self._is_own_part(instruction, change.moved.groups):
+        is_part = change.moved.kind == "all_reduce" and self._is_own_part(instruction, change.moved.groups)
+        if is_part and self._is_scattered(self._of(whole).shape, instruction.shape):
             members = len(change.moved.groups[0])
             after = traffic.tile_bytes_after("reduce_scatter", change.moved.bytes_before, members)
             change.moved = replace(change.moved, kind="reduce_scatter", bytes_after=after)
             change.shape, change.starts = instruction.shape, tuple(_operands(instruction)[1:])
         if change.moved.kind == "reduce_scatter" and change.starts == tuple(_operands(instruction)[1:]):
             self._sum_of[instruction.name] = summed
+
+    def _is_scattered(self, whole: str, part: str) -> bool:
+        """Returns whether the compiler has a reduce_scatter for sums of a shape, of which devices keep parts."""
+        if self.platform != TPU:
+            return True
+        (before,), (after,) = (list(shape_arrays(each)) for each in (whole, part))
+        sizes = [(one, other) for one, other in zip(before.sizes, after.sizes) if one != 1]  # in memory they are none
+        split = next((dim for dim, (one, other) in enumerate(sizes) if one != other), None)
+        if split is None or len(sizes) < 2 or before.bytes < _LEAST_SCATTERED_BYTES:
+            return False
+        kept = sizes[split][1]
+        if split == len(sizes) - 1:
+            return kept % _COLUMNS == 0
+        return split < len(sizes) - 2 or kept >= _ROWS
 
     def _is_own_part(self, sliced: Instruction, groups: tuple[tuple[int, ...], ...]) -> bool:
         """Returns whether each device of a group takes another part of a dimension, all of it together."""

@@ -11,9 +11,9 @@ executable. Collectives are not counted here: their operands and results cost no
   5 n log2 n of a Fourier transform, n³/3 of a Cholesky factor, n² per column of a triangular solve. A complex
   multiply-add counts 4 real ones. Elementwise ops have none: they wait for memory.
 - W3 Bytes: an op reads its operands and writes its results. A slice or a gather reads the elements that it takes.
-  Updates of a larger array are in place; a scatter reads and writes the elements that it updates. Single elements and
-  views are free: bitcasts, reshapes, copies, transposes that move only dimensions of size 1. So is what lies in a TPU's
-  own vector memory, `S(1)`.
+  Updates of a larger array are in place, also those that are made or not; a scatter reads and writes the elements
+  that it updates. Single elements and views are free: bitcasts, reshapes, copies, transposes that move only dimensions
+  of size 1. So is what lies in a TPU's own vector memory, `S(1)`.
 - W4 Loops: ops that compute element by element, or rearrange elements, become one loop with their neighbours. A loop
   reads each array once, and writes results and what ops outside of it use. Reductions and in-place updates are the last
   ops of a loop. If an op that is in no loop, or the last of one, lies between two ops, they are not in the same loop.
@@ -35,7 +35,7 @@ executable. Collectives are not counted here: their operands and results cost no
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import gcd, log2, prod
 
@@ -108,9 +108,60 @@ def work_in(hlo_text: str, *, reads_lines: bool = False) -> tuple[LocalWork, ...
       (LocalWork(flops=128, bytes_moved=224, runs=1, kernels=1),)
     """
     module = parse_module(hlo_text)
-    module = module if module.is_scheduled else with_calls_inlined(module)
+    module = module if module.is_scheduled else with_chosen_updates_in_place(with_calls_inlined(module))
     rows = ProgramWork(module, reads_lines).work(Scope(module, module.entry, ()))
     return tuple(LocalWork(flops, moved, runs, kernels) for (flops, moved, kernels), runs in sorted(rows.items()))
+
+
+def with_chosen_updates_in_place(module: HloModule) -> HloModule:
+    """Returns a module in which a choice between an array and its update is that update.
+
+    XLA simplifies it so: it chooses what to write, and not which array goes on.
+
+    Example:
+      >>> text = '''HloModule m
+      ... ENTRY %main (p: pred[], a: f32[64], u: f32[2], i: s32[]) -> f32[64] {
+      ...   %p = pred[] parameter(0)
+      ...   %a = f32[64]{0} parameter(1)
+      ...   %u = f32[2]{0} parameter(2)
+      ...   %i = s32[] parameter(3)
+      ...   %d = f32[64]{0} dynamic-update-slice(%a, %u, %i)
+      ...   %all = pred[64]{0} broadcast(%p), dimensions={}
+      ...   ROOT %s = f32[64]{0} select(%all, %d, %a)
+      ... }'''
+      >>> [each.opcode for each in with_chosen_updates_in_place(parse_module(text)).entry.instructions.values()][-2:]
+      ['broadcast', 'dynamic-update-slice']
+      >>> work_in(text)
+      (LocalWork(flops=0, bytes_moved=16, runs=1, kernels=1),)
+    """
+    found = {name: _with_chosen_updates(each) for name, each in module.computations.items()}
+    return replace(module, computations=found, entry=found[module.entry.name])
+
+
+def _with_chosen_updates(computation: Computation) -> Computation:
+    body = computation.instructions
+    chosen = {}
+    for each in body.values():
+        if each.opcode == "select" and len(each.operands) == 3:
+            _, one, other = each.operands
+            for update, array in ((one, other), (other, one)):
+                made = body.get(update)
+                if made is not None and made.opcode == "dynamic-update-slice" and made.operands[0] == array:
+                    chosen[each.name] = replace(made, name=each.name)
+    if not chosen:
+        return computation
+    updates = {made.arguments for made in chosen.values()}
+    left = {name: chosen.get(name, each) for name, each in body.items()}
+    used = Counter(
+        operand.partition("#")[0]
+        for each in left.values()
+        if each.opcode not in WITHOUT_OPERANDS
+        for operand in each.operands
+    )
+    unused = {name for name, each in left.items() if each.arguments in updates and not used[name]} - {computation.root}
+    return replace(
+        computation, instructions={name: each for name, each in left.items() if name not in unused or name in chosen}
+    )
 
 
 _Rows = Counter[tuple[int, int, int]]  # (FLOPs, bytes, kernels) -> runs

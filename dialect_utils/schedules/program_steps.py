@@ -15,7 +15,7 @@ from ..hlo.collectives import HloCollectives
 from ..hlo.text import Computation, HloModule, Instruction, op_name
 from ..hlo.trip_counts import Scope
 from ..hlo.walk import branches, callees, loop_runs, name_in_text, with_calls_inlined
-from ..hlo.work import Piece, ProgramWork, operands_of, pieces_of
+from ..hlo.work import Piece, ProgramWork, operands_of, pieces_of, with_chosen_updates_in_place
 from .independent_work import COLLECTIVES
 
 
@@ -87,7 +87,7 @@ def steps_of(module: HloModule, found: HloCollectives) -> tuple[Step, ...]:
       Move(name='g', loops=())
       Work(opcode='multiply', op_name='', ops=2, flops=0, bytes_moved=256)
     """
-    module = module if module.is_scheduled else with_calls_inlined(module)
+    module = module if module.is_scheduled else with_chosen_updates_in_place(with_calls_inlined(module))
     return tuple(_Walk(module, found).visit(Scope(module, module.entry, ()), (), with_work=True))
 
 
