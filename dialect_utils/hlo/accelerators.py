@@ -44,6 +44,7 @@ _VIEWS = frozenset(("bitcast", "copy", "reshape", "transpose"))  # in products b
 _PASSES_ON = _VIEWS | {"broadcast", "slice"}
 _JOINED = {TPU: ("all_reduce", "reduce_scatter"), GPU: ("all_gather", "all_reduce", "reduce_scatter")}
 _MOST_JOINED_BYTES, _MOST_JOINED = 30 << 20, 256
+_MOST_OPEN = 128  # the last ones, that another one may join
 _BFLOAT16_BITS = 16
 _ROWS, _COLUMNS = 8, 128  # of a tile in the memory of a TPU
 _LEAST_SCATTERED_BYTES = 64 << 10  # on TPUs
@@ -344,20 +345,21 @@ class _Compiler:
     def _join(self) -> None:
         """Joins collectives, in the order of the program, each with the first ones that it does not need."""
         joined: dict[tuple, list[_Joined]] = {}
-        every: list[_Joined] = []
+        of_several: list[_Joined] = []
         for name, needed in self._needs().items():
             change, bit = self._changes[name], self._bits[name]
             if change.moved.kind not in _JOINED[self.platform]:
                 continue
             alike = joined.setdefault(self._key(name), [])
-            needed = 0 if change.is_behind_loop else _closed(needed, every)
-            into = next((each for each in alike if each.takes(change.moved, needed)), None)
+            needed = 0 if change.is_behind_loop else _closed(needed, of_several)
+            into = next((each for each in alike[-_MOST_OPEN:] if each.takes(change.moved, needed)), None)
             if into is None:
                 into = _Joined()
                 alike.append(into)
-                every.append(into)
+            elif len(into.names) == 1:
+                of_several.append(into)
             into.add(name, change.moved, bit, needed)
-        for each in every:
+        for each in of_several:
             for name in each.names:
                 self._changes[name].together = len(each.names)
 
@@ -412,12 +414,12 @@ class _Joined:
         self.needed |= needed
 
 
-def _closed(needed: int, every: list[_Joined]) -> int:
+def _closed(needed: int, of_several: list[_Joined]) -> int:
     """Returns the bits of what is needed with all that runs together with it, and what these need."""
     before = None
     while needed != before:
         before = needed
-        for each in every:
+        for each in of_several:
             if each.bits & needed:
                 needed |= each.bits | each.needed
     return needed
