@@ -26,6 +26,7 @@ from benchmarks.harness.progress import replace_line
 from benchmarks.harness.tables import show
 from benchmarks.programs.__main__ import use_devices
 from reshard.compiling.automatic import choose
+from reshard.dialect_utils.hlo.accelerators import as_run_by
 from reshard.dialect_utils.hlo.collectives import CollectiveOp, collectives_in
 from reshard.dialect_utils.hlo.text import op_name, parse_module
 from reshard.dialect_utils.platform import compat
@@ -137,11 +138,11 @@ def _faster(best: Candidate) -> bytes:
 
 def _row(plan: str, program: str, content: bytes, network: SiteNetwork, layers: int, target: Target | None) -> Row:
     devices = network.topology.size
-    compiled = shared_child().compile(content, devices, keeps_hlo=True)
+    compiled = shared_child().compile(content, devices, keeps_hlo=True, stands_in=network.stands_in)
     assert compiled.is_ok, compiled.message
     final = shared_child().compile(content, devices, target=target) if target else None
     text = present(compiled.hlo_text)
-    found, loops = collectives_in(text), _loops(text)
+    found, loops = as_run_by(compiled.run_by, collectives_in(text), parse_module(text)), _loops(text)
     by_place: dict[str, list[CollectiveOp]] = {place: [] for place in PLACES}
     for op in found.ops:
         by_place[_place(op, loops)].append(op)

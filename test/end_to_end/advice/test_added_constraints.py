@@ -61,7 +61,7 @@ def lowered(tmp_path):
 @pytest.mark.slow
 def test_what_is_added_gives_what_is_said(lowered, tmp_path):
     program = lowered(SOURCE, "before")
-    how = {"topology": "v5e:2x4", "with_ours": False}
+    how = {"topology": "uniform", "with_ours": False}
     found = reshard.advise(program, **how, may_change=("constraints", "lines"))
     added = [each for each in found.changes if each.annotation.values]
     assert added and all(each.diff[0].startswith("+ ") for each in added)
@@ -72,7 +72,7 @@ def test_what_is_added_gives_what_is_said(lowered, tmp_path):
         indent = lines[at - 1][: len(lines[at - 1]) - len(lines[at - 1].lstrip())]
         new = [indent + each[2:] for each in change.diff if each.startswith("+ ")]
         lines[at - 1 : at] = [*([lines[at - 1]] if change.annotation.values else []), *new]
-    applied = reshard.traffic(lowered("\n".join(lines), "after"), topology="v5e:2x4", with_ours=False).stock
+    applied = reshard.traffic(lowered("\n".join(lines), "after"), topology="uniform", with_ours=False).stock
     predicted = found.found.forms[0]
     assert applied.bytes_received == predicted.compiled.costs.bytes_received
     assert applied.bytes_received < found.found.stock.compiled.costs.bytes_received

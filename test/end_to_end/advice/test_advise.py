@@ -84,7 +84,7 @@ def test_without_constraints_nothing_is_advised(mesh):
 
 
 def received(function, *arguments) -> int:
-    return reshard.traffic(function, *arguments).to_dict()["stock"]["bytes_received"]
+    return reshard.traffic(function, *arguments, topology="h100").to_dict()["stock"]["bytes_received"]
 
 
 def weights_and_batch(mesh, held, rows):

@@ -96,7 +96,7 @@ def says_so(place: Place) -> bool:
 @pytest.mark.slow
 def test_what_a_line_states_is_changed_and_what_follows_from_it_gives_what_is_said(lowered):
     """The edit is Megatron's, of one line; a line that moves all elements there and back goes."""
-    how = {"topology": "v5e:2x4", "with_ours": False}
+    how = {"topology": "cpu:8", "with_ours": False}
     found = reshard.advise(lowered(SOURCE, "before"), **how, may_change=("constraints",))
     assert {each.annotation.place.line for each in found.changes} >= {UP}
     lines = SOURCE.split("\n")
@@ -106,7 +106,7 @@ def test_what_a_line_states_is_changed_and_what_follows_from_it_gives_what_is_sa
         assert change.diff[0] == f"- {lines[at - 1].strip()}"
         lines[at - 1 : at] = [indent + each[2:] for each in change.diff if each.startswith("+ ")]
     assert "out_sharding=P('data', 'model'))" in lines[UP - 1]
-    applied = reshard.traffic(lowered("\n".join(lines), "after"), topology="v5e:2x4", with_ours=False).stock
+    applied = reshard.traffic(lowered("\n".join(lines), "after"), topology="cpu:8", with_ours=False).stock
     predicted = found.found.forms[0].compiled.costs.bytes_received
     assert applied.bytes_received == predicted < 0.8 * found.found.stock.compiled.costs.bytes_received
 
