@@ -159,9 +159,8 @@ class _Compiler:
         for name, moved in self.own.items():
             shape = self._of(name).shape
             self._changes[name] = _Change(moved, next((each.dtype for each in shape_arrays(shape)), ""), shape)
-            if moved.kind == "reduce_scatter" and not self._is_scattered(
-                self._of(_operands(self._of(name))[0]).shape, shape
-            ):
+            summed = [self.computation.shape_of(each) for each in _operands(self._of(name))]
+            if moved.kind == "reduce_scatter" and len(summed) == 1 and not self._is_scattered(summed[0], shape):
                 whole = replace(moved, kind="all_reduce", bytes_after=moved.bytes_before)
                 self._changes[name].moved = whole
         for instruction in self.computation.instructions.values():

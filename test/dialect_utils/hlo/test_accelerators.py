@@ -246,6 +246,21 @@ ENTRY %main (x: {whole}) -> {part} {{
         assert as_run_by("gpu", found, module).collectives == found.collectives
 
 
+@pytest.mark.parametrize("platform", ACCELERATORS)
+def test_parts_of_an_element_of_a_tuple_and_of_several_arrays_are_read(platform):
+    both = "(f32[64,256], f32[64,256])"
+    over = "replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true, to_apply=%sum"
+    text = f"""HloModule m, num_partitions=8
+{REDUCERS}
+ENTRY %main (x: {both}) -> (f32[8,256], f32[8,256]) {{
+  %x = {both} parameter(0)
+  %one = f32[8,256] reduce-scatter(%x#0), {over}
+  ROOT %two = (f32[8,256], f32[8,256]) reduce-scatter(%x#0, %x#1), {over}
+}}"""
+    found, module = collectives_in(text), parse_module(text)
+    assert [each.kind for each in as_run_by(platform, found, module).collectives] == ["reduce_scatter"] * 2
+
+
 class TestNarrow:
     DOT = "  %d = f32[256,256]{1,0} dot(%g, %g), lhs_contracting_dims={1}, rhs_contracting_dims={1}"
     NARROWED = "  %n = bf16[256,256]{1,0} convert(%g)"
