@@ -121,7 +121,8 @@ def test_what_an_accelerators_compiler_makes_of_sums_is_in_the_ledger(network):
         ("fsdp", "reduce_scatter", 1.0),
     ]
     assert all(each.collective.together > 1 for each in down)  # with the other gradients of the layer
-    assert all(each.times_bound is None or each.times_bound >= 1 - 1e-9 for each in found.entries)
+    sums = [each for each in found.entries if each.cause.kind in (causes.GRADIENT, causes.PARTIAL_SUMS)]
+    assert all(each.times_bound >= 1 - 1e-9 for each in sums)  # a site's may be less: some XLA do without its conversion
     assert sum(each.seconds for each in found.entries) == pytest.approx(found.time.collectives_s)
 
 
