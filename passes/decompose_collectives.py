@@ -138,12 +138,21 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                     raise collective
                 if self.keep_sums and collective.may_round:
                     raise NotPlannable("in another order it may round otherwise")
-                found = chain_in_place(collective, self.network.topology, self.network.memory_limit)
+                found = chain_in_place(
+                    collective, self.network.topology, self.network.memory_limit, self.written_for
+                )
             except (NotPlannable, NoPlanError) as reason:
                 session.count("left")
                 session.remark(op, f"{short_name(op)} stays as it is: {reason}")
                 continue
             yield found
+
+
+def _why(faster: InPlace) -> str:
+    kind = faster.collective.in_groups.kind
+    if faster.flat.kind != kind:
+        return "compilers for TPUs sum it whole: its parts are no whole tiles of memory"
+    return f"the program has one {kind} over all levels of the network"
 
 
 def _row(number: int, faster: InPlace, is_written: bool, session: Session) -> dict[str, Any]:
@@ -155,7 +164,7 @@ def _row(number: int, faster: InPlace, is_written: bool, session: Session) -> di
         "kind": "collective",
         "source": str(chain.source),
         "target": str(chain.target),
-        "why": f"the program has one {collective.in_groups.kind} over all levels of the network",
+        "why": _why(faster),
         "reason": f"modelled time {micros(faster.chain_s)} as a chain, {micros(faster.flat_s)} as it is",
         "chain": chain.chain_text,
         "bytes_received": chain.bytes_received,

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 
 from reshard.synthesis.forms.platforms import CPU, GLOO
 
-from ..emission.mini_modules import bits_of
-from ..ir.ops import ops_in, producer_of
+from ..ir.ops import bits_of, ops_in, producer_of
 from ..platform.bindings import ir, stablehlo
 from .tile_lives import Gap, Lives
 

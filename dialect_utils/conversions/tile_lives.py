@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..emission.mini_modules import bits_of
 from ..ir.fusing import may_be_fused
 from ..ir.loop_trips import ASSUMED_TRIPS, known_trips_of
-from ..ir.ops import CONSTANTS, LOOPS, parent_of, producer_of
+from ..ir.ops import CONSTANTS, LOOPS, bits_of, parent_of, producer_of
 from ..platform.bindings import ir
 from ..platform.typed import present
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from reshard.synthesis.forms.platforms import CPU
 from reshard.synthesis.layouts import padding
@@ -326,15 +325,3 @@ def _converted(plan: Plan, value: ir.Value, module: ir.Module, goal_name: str = 
 
 def _mark(module: ir.Module, platform: str = CPU) -> Mark:
     return Mark(unused_channels(module), "reshard", ir.Location.unknown(), platform)
-
-
-def bits_of(tensor_type: ir.Type) -> int:
-    """Returns the bits of an element of a ranked tensor. Raises: ValueError for types without a width (quantized)."""
-    element = ir.RankedTensorType(tensor_type).element_type
-    if isinstance(element, ir.ComplexType):
-        part: Any = ir.ComplexType(element).element_type  # a float type
-        return 2 * part.width
-    width = getattr(element, "width", None)
-    if width is None:
-        raise ValueError(f"elements of type {element} have no width")
-    return 8 if width == 1 else width

@@ -50,7 +50,7 @@ from reshard.synthesis.programs.tile_program import (
     shape_after,
 )
 
-from ..ir.ops import dense_elements, int32_constant, ops_in
+from ..ir.ops import bits_of, dense_elements, int32_constant, ops_in
 from ..ir.reductions import neutral_element, reducing_op, write_reducer
 from ..platform.bindings import DEVICE_TO_DEVICE, ir, sdy, stablehlo
 from ..platform.typed import present
@@ -161,7 +161,7 @@ def _on_tiles(program: TileProgram, devices: int, mark: Mark) -> OnTiles:
 
 def write_program(program: TileProgram, tile: ir.Value, mark: Mark) -> ir.Value:
     """Inserts, inside an island, the operations of a tile program on `tile`; returns the tile after them."""
-    return _write(for_platform(program, mark.platform), tile, mark)
+    return _write(for_platform(program, mark.platform, bits_of(tile.type)), tile, mark)
 
 
 def _write(program: TileProgram, tile: ir.Value, mark: Mark) -> ir.Value:

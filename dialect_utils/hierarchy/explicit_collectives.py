@@ -18,10 +18,9 @@ from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.plans.plan import Plan
 from reshard.synthesis.programs.traffic import Collective
 
-from ..emission.mini_modules import bits_of
 from ..emission.tile_emission import Mark, write_program
 from ..ir.functions import functions_of, is_public, symbol
-from ..ir.ops import manual_axes, ops_around, ops_in, shape_of, short_name
+from ..ir.ops import bits_of, manual_axes, ops_around, ops_in, shape_of, short_name
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, sdy, stablehlo
 from ..shardings.sdy_shardings import mesh_of, module_meshes

@@ -27,8 +27,7 @@ from reshard.synthesis.network import cost
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.programs.traffic import Collective
 
-from ..emission.mini_modules import bits_of
-from ..ir.ops import attribute_names, int64_attr, ops_in, producer_of, shape_of, short_name, terminator_of
+from ..ir.ops import attribute_names, bits_of, int64_attr, ops_in, producer_of, shape_of, short_name, terminator_of
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 from ..shardings.sdy_shardings import module_meshes

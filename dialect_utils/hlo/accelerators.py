@@ -10,8 +10,8 @@ A1  A sum of sums of one kind is one sum: all_reduce over x of an all_reduce ove
 A2  An addition of two sums over the same devices, or of the same parts of them, is one sum of their addition
     (AllReduceReassociate, ReduceScatterReassociate).
 A3  A sum of which each device keeps its part is a reduce_scatter (ReduceScatterCreator). On TPUs it is one only if
-    parts are whole tiles of memory, 8 rows or 128 columns, and the sum has 64 KiB or more; else, and where the program
-    has a reduce_scatter of other parts, every device gets the whole sum.
+    parts fill tiles of memory (`whole_tiles`, W1 and W2); else, and where the program has a reduce_scatter of such
+    parts itself, every device gets the whole sum.
 A4  A sum in a loop that is only added to what the loop carries is taken once, behind the loop
     (WhileLoopAllReduceCodeMotion).
 A5  TPUs gather no more bits than are used: a value that is converted to a narrower type, or multiplied in bfloat16 as
@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from reshard.synthesis.forms.platforms import GPU, TPU
+from reshard.synthesis.forms.whole_tiles import is_kept
 from reshard.synthesis.programs import traffic
 from reshard.synthesis.programs.traffic import Collective
 
@@ -46,8 +47,6 @@ _JOINED = {TPU: ("all_reduce", "reduce_scatter"), GPU: ("all_gather", "all_reduc
 _MOST_JOINED_BYTES, _MOST_JOINED = 30 << 20, 256
 _MOST_OPEN = 128  # the last ones, that another one may join
 _BFLOAT16_BITS = 16
-_ROWS, _COLUMNS = 8, 128  # of a tile in the memory of a TPU
-_LEAST_SCATTERED_BYTES = 64 << 10  # on TPUs
 _ARRAYS_OF_AN_ADDITION = 3
 _DIMENSIONS = re.compile(r"\bdimensions=\{([\d,]*)\}")
 _PRECISION = re.compile(r"\boperand_precision=\{([^}]*)\}")
@@ -282,14 +281,10 @@ class _Compiler:
         if self.platform != TPU:
             return True
         (before,), (after,) = (list(shape_arrays(each)) for each in (whole, part))
-        sizes = [(one, other) for one, other in zip(before.sizes, after.sizes) if one != 1]  # in memory they are none
-        split = next((dim for dim, (one, other) in enumerate(sizes) if one != other), None)
-        if split is None or len(sizes) < 2 or before.bytes < _LEAST_SCATTERED_BYTES:
+        split = next((dim for dim, (one, other) in enumerate(zip(before.sizes, after.sizes)) if one != other), None)
+        if split is None:
             return False
-        kept = sizes[split][1]
-        if split == len(sizes) - 1:
-            return kept % _COLUMNS == 0
-        return split < len(sizes) - 2 or kept >= _ROWS
+        return is_kept(before.sizes, split, before.sizes[split] // after.sizes[split], dtype_bits(before.dtype))
 
     def _is_own_part(self, sliced: Instruction, groups: tuple[tuple[int, ...], ...]) -> bool:
         """Returns whether each device of a group takes another part of a dimension, all of it together."""

@@ -78,6 +78,18 @@ def shape_of(kind: ir.Type) -> list[int] | None:
     return list(ir.ShapedType(kind).shape) if isinstance(kind, ir.RankedTensorType) else None
 
 
+def bits_of(tensor_type: ir.Type) -> int:
+    """Returns the bits of an element of a ranked tensor. Raises: ValueError for types without a width (quantized)."""
+    element = ir.RankedTensorType(tensor_type).element_type
+    if isinstance(element, ir.ComplexType):
+        part: Any = ir.ComplexType(element).element_type  # a float type
+        return 2 * part.width
+    width = getattr(element, "width", None)
+    if width is None:
+        raise ValueError(f"elements of type {element} have no width")
+    return 8 if width == 1 else width
+
+
 def replace_content(module: ir.Module, other: ir.Module) -> None:
     """Gives a module the ops and attributes of another one, which is left empty."""
     for view in list(module.body.operations):

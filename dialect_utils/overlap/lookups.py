@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 from reshard.synthesis.overlap.pipelines import Lookup
 
-from ..emission.mini_modules import bits_of
-from ..ir.ops import shape_of
+from ..ir.ops import bits_of, shape_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
 from .products import Shape

@@ -25,12 +25,11 @@ from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.overlap.pipelines import AHEAD, Ahead, Span
 from reshard.synthesis.programs.traffic import bytes_received
 
-from ..emission.mini_modules import bits_of
 from ..emission.tile_emission import Mark
 from ..hierarchy.explicit_collectives import OPS, ExplicitCollective, NotPlannable, explicit_collectives
 from ..ir.fusing import may_be_fused
 from ..ir.loop_trips import trips_of
-from ..ir.ops import CONSTANTS, LOOPS, ops_around, ops_in, producer_of, shape_of, terminator_of
+from ..ir.ops import CONSTANTS, LOOPS, bits_of, ops_around, ops_in, producer_of, shape_of, terminator_of
 from ..platform.bindings import DEVICE_TO_DEVICE, ir, stablehlo
 from ..platform.typed import present
 from .cones import DOT

@@ -10,8 +10,7 @@ from typing import Literal
 
 from reshard.synthesis.overlap.pipelines import Product
 
-from ..emission.mini_modules import bits_of
-from ..ir.ops import shape_of
+from ..ir.ops import bits_of, shape_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
 

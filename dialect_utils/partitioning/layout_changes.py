@@ -17,8 +17,8 @@ from reshard.synthesis.plans.costing import least_costs
 from reshard.synthesis.plans.request import Request
 from reshard.synthesis.programs.tile_program import collectives
 
-from ..emission.mini_modules import bits_of
 from ..ir.diagnostics import DiagnosedError, error_at
+from ..ir.ops import bits_of
 from ..platform.bindings import ir
 from ..tile_rules.local_rules import Dims, Site
 from .refusals import HINT

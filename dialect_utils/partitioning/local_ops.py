@@ -616,7 +616,7 @@ class OpWriter:
             collective = read_collective(op, self.mesh, self.around.meshes, varying, tile)
             if self.keeps_sums and collective.may_round:
                 return None
-            return chain_in_place(collective, planning["topology"], planning.get("memory_limit"))
+            return chain_in_place(collective, planning["topology"], planning.get("memory_limit"), self.platform)
         except (NotPlannable, NoPlanError):
             return None
 

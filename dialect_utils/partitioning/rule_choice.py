@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from reshard.synthesis.network.topology import Topology
 
-from ..emission.mini_modules import bits_of
+from ..ir.ops import bits_of
 from ..platform.bindings import ir
 from ..tile_rules import local_rules
 from ..tile_rules.indexed_rules import rules_of

@@ -16,8 +16,8 @@ from reshard.synthesis.layouts.layout import whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
-from ..emission.mini_modules import bits_of
 from ..ir.diagnostics import error_at
+from ..ir.ops import bits_of
 from ..platform.bindings import ir
 from ..shardings.sdy_shardings import sharding_from_attr
 from ..tile_rules import local_rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reshard.dialect_utils.emission.mini_modules import bits_of
+from reshard.dialect_utils.ir.ops import bits_of
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.passes.sites.network import ANYWHERE, SiteNetwork
 from reshard.synthesis.layouts.mesh import Mesh

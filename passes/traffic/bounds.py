@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reshard.dialect_utils.emission.mini_modules import bits_of
+from reshard.dialect_utils.ir.ops import bits_of
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr
 from reshard.passes.sites.findings import Finding

@@ -47,13 +47,16 @@ from ..programs.tile_program import (
     shape_after,
 )
 from .platforms import FORMS
+from .whole_tiles import in_whole_tiles
 
 _Filed = list[tuple[int, Operation]]  # operations, with the number of the step that they belong to
 
 
-def for_platform(program: TileProgram, platform: str) -> TileProgram:
-    """Returns an equal program in the forms that suit one of `PLATFORMS`."""
-    return in_place(program) if FORMS[platform].is_in_place else program
+def for_platform(program: TileProgram, platform: str, bits: int) -> TileProgram:
+    """Returns an equal program in the forms that suit one of `PLATFORMS`, for elements of some bits."""
+    forms = FORMS[platform]
+    written = in_place(program) if forms.is_in_place else program
+    return in_whole_tiles(written, bits) if forms.has_whole_tiles else written
 
 
 def in_place(program: TileProgram) -> TileProgram:

@@ -34,16 +34,18 @@ class Forms:
       has_reduce_scatter: whether its library's reduce_scatter is right. That of gloo overwrites a part of the tile that
         it may still be sending, so over a slow link the receiver may get other data: see docs/miscompilations.md. There
         an all_to_all brings the parts together, which receives as many bytes, and each device sums its own.
+      has_whole_tiles: whether sums are scattered in whole tiles of memory: see `whole_tiles`.
     """
 
     is_in_place: bool
     has_barriers: bool
     has_reduce_scatter: bool = True
+    has_whole_tiles: bool = False
 
 
 FORMS = {
     CPU: Forms(is_in_place=False, has_barriers=True),
-    TPU: Forms(is_in_place=True, has_barriers=False),
+    TPU: Forms(is_in_place=True, has_barriers=False, has_whole_tiles=True),
     GPU: Forms(is_in_place=True, has_barriers=True),
     GLOO: Forms(is_in_place=False, has_barriers=True, has_reduce_scatter=False),
 }

@@ -166,7 +166,7 @@ def test_coordinates_are_computed_inside_of_a_loop_that_needs_them():
 def test_the_body_of_a_loop_is_brought_into_the_form_of_a_platform_once(mesh, shape, source, target, limit):
     """A form that is made of another form has the digits in the wrong order."""
     found = plan(Mesh.parse(mesh), shape, 32, Sharding.parse(source), Sharding.parse(target), memory_limit=limit)
-    loop = next(each for each in for_platform(found.tile_program, TPU).operations if isinstance(each, Loop))
+    loop = next(each for each in for_platform(found.tile_program, TPU, 32).operations if isinstance(each, Loop))
     axes = [each.axis for each in loop.body.operations if isinstance(each, Gather | Swap)]
     text = island(mesh, shape, source, target, limit=limit, platform=TPU).split(" do {")[1]
     assert list(map(int, re.findall(r"(?:all_gather_dim|split_dimension) = (\d+)", text))) == axes

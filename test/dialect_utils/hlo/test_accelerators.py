@@ -228,6 +228,7 @@ class TestTiles:
             ("f32[64,1024]", "f32[64,128]", "reduce_scatter"),
             ("f32[64,128]", "f32[8,128]", "all_reduce"),  # 32 KiB
             ("f32[64,512]", "f32[64,64]", "all_reduce"),  # half a tile
+            ("f32[128,512]", "f32[128,64]", "reduce_scatter"),  # columns are rows of tiles in the other order
             ("f32[32,65536]", "f32[4,65536]", "all_reduce"),
             ("f32[8,1,4096]", "f32[1,1,4096]", "all_reduce"),
             ("f32[262144]", "f32[32768]", "all_reduce"),

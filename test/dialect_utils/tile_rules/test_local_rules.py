@@ -3,7 +3,7 @@
 
 import pytest
 
-from reshard.dialect_utils.emission.mini_modules import bits_of
+from reshard.dialect_utils.ir.ops import bits_of
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.tile_rules.local_rules import (
     NotLocal,

@@ -121,8 +121,9 @@ def test_what_an_accelerators_compiler_makes_of_sums_is_in_the_ledger(network):
         ("fsdp", "reduce_scatter", 1.0),
     ]
     assert all(each.collective.together > 1 for each in down)  # with the other gradients of the layer
+    # What is received for a site may be below its bound: some versions of XLA do without its conversion.
     sums = [each for each in found.entries if each.cause.kind in (causes.GRADIENT, causes.PARTIAL_SUMS)]
-    assert all(each.times_bound >= 1 - 1e-9 for each in sums)  # a site's may be less: some XLA do without its conversion
+    assert all(each.times_bound >= 1 - 1e-9 for each in sums)
     assert sum(each.seconds for each in found.entries) == pytest.approx(found.time.collectives_s)
 
 

@@ -83,8 +83,8 @@ def test_a_slice_of_a_middle_digit_cuts_the_dimension():
 
 def test_other_platforms_keep_the_program():
     program = plan(MESH, (8, 16), 32, Sharding.parse('[{}, {"x"}]'), Sharding.parse("[{}, {}]")).tile_program
-    assert for_platform(program, CPU) is program
-    assert [for_platform(program, each) == in_place(program) for each in PLATFORMS] == [
+    assert for_platform(program, CPU, 32) is program
+    assert [for_platform(program, each, 32) == in_place(program) for each in PLATFORMS] == [
         FORMS[each].is_in_place for each in PLATFORMS
     ]
 
