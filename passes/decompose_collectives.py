@@ -40,6 +40,9 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     on the part that each device has, and a gather inside; values that are the same on several devices of a node, a
     part of them through each; an all_to_all in two hops. A chain sums in another order, so it may round otherwise.
 
+    Compilers for TPUs make an all_reduce of a reduce_scatter that leaves no device whole tiles of memory, such as one
+    of a single buffer for all gradients. It is written on `[devices, rows, 128]`, on which it stays one.
+
     What a program declares to be the same on several devices is taken to be so, also where nothing checks it, as in a
     `jax.shard_map` with `check_vma=False`. Where devices may disagree whether they run a collective, it stays.
 
@@ -138,9 +141,7 @@ class DecomposeCollectivesPass(SiteNumbers, NetworkOptions, Pass):
                     raise collective
                 if self.keep_sums and collective.may_round:
                     raise NotPlannable("in another order it may round otherwise")
-                found = chain_in_place(
-                    collective, self.network.topology, self.network.memory_limit, self.written_for
-                )
+                found = chain_in_place(collective, self.network.topology, self.network.memory_limit, self.written_for)
             except (NotPlannable, NoPlanError) as reason:
                 session.count("left")
                 session.remark(op, f"{short_name(op)} stays as it is: {reason}")

@@ -4,6 +4,7 @@
 __all__ = [
     "annotations",
     "derived_types",
+    "explicit_types",
     "factor_overflow",
     "layout_changes",
     "partial_sums",

@@ -23,6 +23,7 @@ from reshard.dialect_utils.ir.diagnostics import Place
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.annotations import Annotation, annotations_of
+from reshard.dialect_utils.shardings.explicit_types import disagreements, has_types
 from reshard.dialect_utils.shardings.layout_changes import (
     Changed,
     MeshShape,
@@ -171,6 +172,8 @@ class Adviser:
         self._criterion = ModuleCriterion(BETTER, network, self._devices)
         every = annotations_of(self._module, _says_out_sharding)
         self._stated_ops = frozenset(number for each in every for number in each.ops)
+        self._has_types = has_types(self._module)
+        self._refused_by_jax: dict[Changes, str] = {}
         found = every if CONSTRAINTS in may_change else []
         self._has_lines = not any(map(_is_unnamed, found))
         self._annotations = [_in_file(each, name) for each in found]
@@ -302,6 +305,8 @@ class Adviser:
         is_reshaped = any(self._mesh is not None and number == self._mesh.number for number, _ in changes)
         if is_reshaped and (problem := self._unevenness(text)):
             return Trial(float("inf"), problem=problem)
+        if problem := self._disagreement(changes):
+            return Trial(float("inf"), problem=problem)
         compiled = self.compiled(text) if changes else stock
         if not compiled.is_ok:
             problem = f"XLA does not compile that: {compiled.status}: {compiled.reason}"
@@ -329,6 +334,16 @@ class Adviser:
         uneven = [each for each in uneven_in(module) if each not in self._uneven]
         return "" if not uneven else f"{uneven[0][0]} does not divide {list(uneven[0][1])} on that mesh"
 
+    def _disagreement(self, changes: Changes) -> str:
+        """Returns in words why jax would refuse the changed program in explicit mode; empty if it would not."""
+        if not self._has_types or not changes:
+            return ""
+        if changes not in self._refused_by_jax:
+            found = disagreements(ir.Module.parse(self._text(changes), self._context))
+            came = disagreements(self._module)
+            self._refused_by_jax[changes] = next((each for each in found if each not in came), "")
+        return self._refused_by_jax[changes]
+
     def _more_work(self, stock: Compiled, compiled: Compiled) -> str:
         """Returns in words that the form computes more, if nobody knows the network or what computing takes there."""
         if self._network.is_known and self._network.topology.flops_per_s is not None:
@@ -337,7 +352,7 @@ class Adviser:
         return f"operations of matrix products per device {then:,} -> {now:,}" if now > then else ""
 
     def _foresee(self, sets: Sequence[Changes]) -> None:
-        self._child.foresee([self._request(self._text(each)) for each in sets if each])
+        self._child.foresee([self._request(self._text(each)) for each in sets if each and not self._disagreement(each)])
 
     def _request(self, source: bytes) -> CompileRequest:
         network = self._network

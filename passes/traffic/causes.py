@@ -133,7 +133,10 @@ def cause_of(
     if step := _STEP.search(text_of_location(op)):
         return Cause(PLANNED, f"site {step[1]}: {step[2] or 'its chain'}", int(step[1]))
     if op.name in _COLLECTIVES:
-        return Cause(WRITTEN, f"the program has this {short_name(op)}")
+        written = short_name(op)
+        is_whole = kind == "all_reduce" and written == "reduce_scatter"
+        how = ", summed whole: its parts are no whole tiles of memory" if is_whole else ""
+        return Cause(WRITTEN, f"the program has this {written}{how}")
     if kind in SUMS and op.name in _SUMMING:
         text = f"partial {_combined_by(op)} of this {short_name(op)}"
         return (

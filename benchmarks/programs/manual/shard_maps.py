@@ -2,7 +2,8 @@
 """Training steps of a multilayer perceptron whose collectives are written by hand, in `jax.shard_map`.
 
 Each is the plain text of a way to train on several hosts, which says nothing of hosts: one sum of the gradients over
-all devices, weights gathered over one axis and their gradients summed over both, tokens sent to the devices of experts.
+all devices, weights gathered over one axis and their gradients summed over both, all gradients in one buffer of which
+each device keeps a part, tokens sent to the devices of experts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -89,6 +91,27 @@ def fully_sharded(mesh: Mesh, size: str) -> Setup:
     return _step(mesh, body, CONFIGS[size], P("fsdp"), P(("data", "fsdp")))
 
 
+def flat_buffer(mesh: Mesh, size: str) -> Setup:
+    """All devices have all weights, and a part of the momentum; gradients, momentum and changes are lines of elements,
+    as in ZeRO-2."""
+    c = CONFIGS[size]
+    elements = 2 * c.layers * c.width * c.hidden
+
+    def body(weights, momentum, x):
+        gradients, in_layers = ravel_pytree(jax.grad(_loss)(weights, x))
+        own = lax.psum_scatter(gradients, "data", tiled=True) / PARTS
+        momentum = 0.9 * momentum + own
+        change = in_layers(lax.all_gather(RATE * momentum, "data", tiled=True))
+        return jax.tree.map(jnp.subtract, weights, change), momentum
+
+    specs = [(P(), P())] * c.layers, P("data")
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=(*specs, P("data")), out_specs=specs, check_vma=False)
+    at = jax.tree.map(lambda spec: layout(mesh, *spec), (*specs, P("data")), is_leaf=lambda each: isinstance(each, P))
+    return Setup(
+        jax.jit(mapped), lambda: (weights_of(c), normal(98, elements), normal(99, PARTS * c.rows, c.width)), at
+    )
+
+
 def expert_dispatch(mesh: Mesh, size: str) -> Setup:
     """Experts are split over the devices; every eighth row goes to the device of the same expert, and back."""
     c = CONFIGS[size]
@@ -122,6 +145,12 @@ SHARD_MAPS = (
         "a training step in shard_map: weights gathered over one axis, gradients summed over two",
         (("data", 2), ("fsdp", 4)),
         fully_sharded,
+    ),
+    Program(
+        "map_flat_buffer",
+        "a training step in shard_map: all gradients in one buffer, of which each device sums its part",
+        (("data", 8),),
+        flat_buffer,
     ),
     Program(
         "map_expert_dispatch",
