@@ -30,7 +30,8 @@ describes this, and counts where two devices send only to each other. Within one
 copies its own part: all K tiles of a unit are copied, not K - k. On rings and tori the load of every link is counted:
 gathering goes around each dimension in both directions, dimensions at once; all_to_all and permute use shortest paths,
 one dimension after the other, ties split. Groups that interleave share links. Groups that are no sub-grid of the torus
-run along a ring of their members.
+run along a ring of their members. Compilers for TPUs know a reduce_scatter around one ring alone: over all chips of a
+torus that they cross dimension by dimension it is an all_reduce (`Level.is_crossed_in_phases`).
 
 **The bound.** Each model above describes a flow that a real schedule could have: all bytes that enter a unit pass its
 ports within the modelled time. So the bytes that must enter a unit, divided by the bandwidth of all its ports, are a
@@ -54,6 +55,7 @@ from ..layouts.layout import Factor
 from ..layouts.mesh import Mesh
 from ..programs.tile_program import Copies
 from ..programs.traffic import KINDS, Collective
+from ..forms.platforms import TPU
 from .topology import SWAP, Level, Topology, TopologyError
 
 RING, TREES, PHASES, DIRECT = "ring", "trees", "phases per level", "direct"  # how a collective runs
@@ -277,6 +279,11 @@ class Network:
         reduce_scatter (`forms.platforms`)."""
         return "all_to_all" if kind == "reduce_scatter" and self.topology.has_processes else kind
 
+    def sums_whole(self, view: View, parts: Parts) -> bool:
+        """Returns whether the compiler for TPUs sums whole what a reduce_scatter among parts leaves in parts."""
+        of_whole_torus = view.level.is_crossed_in_phases and bool((parts.meeting == view.level.size).all())
+        return self.topology.platform == TPU and of_whole_torus
+
     def pays_for_messages(self, kind: str) -> bool:
         """Returns whether a collective takes some time for each partner of a device."""
         return self.run_as(kind) in _EXCHANGES and any(view.level.message_s for view in self.views)
@@ -340,7 +347,8 @@ def _grouped(network: Network, kind: str, positions, group, sizes) -> Price:
         return min(around, _along_trees(network, positions, group, sizes), key=lambda found: found.seconds_per_byte)
     launch_s, found = network.topology.launch_s(kind), []
     for view, parts in meeting_parts(network, positions, group, sizes):
-        level_s, steps = at_level(view, kind, parts)
+        is_whole = kind == "reduce_scatter" and network.sums_whole(view, parts)
+        level_s, steps = at_level(view, "all_reduce" if is_whole else kind, parts)
         if network.pays_for_messages(kind):  # all leave at once, to the partners far away as well
             steps = 0 if found else steps if view.is_grid else 1
         found.append((view, steps * view.level.latency_s, level_s * view.level.slowdown_of(kind)))
