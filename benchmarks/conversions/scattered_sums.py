@@ -2,21 +2,29 @@
 """Compiles single reduce_scatters for a TPU, as programs have them and as we write them, and prints what is left.
 
     python benchmarks/conversions/scattered_sums.py [--target tpu:v5e:2x4] [--shapes N] [--out FILE.md]
+    python benchmarks/conversions/scattered_sums.py --slices [tpu:v5e:4x4,...]
 
 A case is a tile of float32 that eight devices sum, and of which each keeps a part along one dimension. The compiler
 keeps the reduce_scatter, or sums the whole tile on every device; the table has what a device receives in its final
 program, and the peak of memory, with the collective as it came and behind the pass decompose-collectives. The exit
 status is 1 if the compiler does something else than `whole_tiles.is_kept` says, but for three that are known, if the
 collective that we write is no reduce_scatter, or if it receives more or needs more memory.
+
+With `--slices`, a case is a slice and some of its dimensions, along which chips sum large tiles: whether the compiler
+keeps the reduce_scatter, beside what `Level.is_crossed_in_phases` says.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
@@ -31,8 +39,13 @@ from reshard.passes.sites.network import of_target  # noqa: E402
 from reshard.synthesis.common.numbers import mebibytes  # noqa: E402
 from reshard.synthesis.common.text_table import markdown_table  # noqa: E402
 from reshard.synthesis.forms.whole_tiles import is_kept  # noqa: E402
+from reshard.synthesis.network.topology import Topology, dims_text  # noqa: E402
 
 DEVICES = 8
+_SLICES = (
+    "tpu:v5e:2x2,tpu:v5e:2x4,tpu:v5e:4x4,tpu:v5e:4x8,tpu:v5e:8x8,tpu:v6e:4x4,tpu:v5p:2x2x1,tpu:v5p:2x2x2,tpu:v5p:2x2x4"
+)
+_ROWS = 64  # of each part, on slices
 _HEADINGS = ("tile", "dimension", "as it came", "received, MiB", "peak, MiB", "ours", "received, MiB", "peak, MiB")
 
 KEPT = (  # what libtpu 0.0.50 keeps for v5e:2x4
@@ -82,35 +95,38 @@ class Row:
         return ("x".join(map(str, self.shape)), str(self.dim), *found, *ours)
 
 
-def module_of(shape: tuple[int, ...], dim: int) -> str:
-    """Returns the text of a module with one reduce_scatter of float32 over all devices.
+def module_of(shape: tuple[int, ...], dim: int, groups: Sequence[Sequence[int]] = (range(DEVICES),)) -> str:
+    """Returns the text of a module with one reduce_scatter of float32 in groups of devices.
 
     All devices have the same argument, since nothing is run.
     """
-    part = [size // DEVICES if each == dim else size for each, size in enumerate(shape)]
-    whole, kept = (f"tensor<{'x'.join(map(str, sizes))}xf32>" for sizes in (shape, part))
+    members, devices = len(groups[0]), sum(map(len, groups))
+    part, array = list(shape), list(shape)
+    part[dim], array[dim] = shape[dim] // members, shape[dim] // members * devices
+    whole, kept, all_parts = (f"tensor<{'x'.join(map(str, sizes))}xf32>" for sizes in (shape, part, array))
+    listed = [[*each] for each in groups]
     before, after = (
         ", ".join('{"x"}' if each == dim and is_split else "{}" for each in range(len(shape)))
         for is_split in (False, True)
     )
-    return f"""module @case attributes {{mhlo.num_partitions = {DEVICES} : i32, mhlo.num_replicas = 1 : i32}} {{
-  sdy.mesh @mesh = <["x"={DEVICES}]>
+    return f"""module @case attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replicas = 1 : i32}} {{
+  sdy.mesh @mesh = <["x"={devices}]>
   func.func public @main(%tile: {whole} {{sdy.sharding = #sdy.sharding<@mesh, [{before}]>}})
-      -> ({whole} {{sdy.sharding = #sdy.sharding<@mesh, [{after}]>}}) {{
+      -> ({all_parts} {{sdy.sharding = #sdy.sharding<@mesh, [{after}]>}}) {{
     %0 = sdy.manual_computation(%tile) in_shardings=[<@mesh, [{before}]>] out_shardings=[<@mesh, [{after}]>]
         manual_axes={{"x"}} (%a: {whole}) {{
       %1 = stablehlo.sine %a : {whole}
       %2 = "stablehlo.reduce_scatter"(%1) <{{
           channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
-          replica_groups = dense<[{list(range(DEVICES))}]> : tensor<1x{DEVICES}xi64>,
+          replica_groups = dense<{listed}> : tensor<{len(groups)}x{members}xi64>,
           scatter_dimension = {dim} : i64, use_global_device_ids}}> ({{
       ^bb0(%l: tensor<f32>, %r: tensor<f32>):
         %3 = stablehlo.add %l, %r : tensor<f32>
         stablehlo.return %3 : tensor<f32>
       }}) : ({whole}) -> {kept}
       sdy.return %2 : {kept}
-    }} : ({whole}) -> {whole}
-    return %0 : {whole}
+    }} : ({whole}) -> {all_parts}
+    return %0 : {all_parts}
   }}
 }}
 """
@@ -118,6 +134,8 @@ def module_of(shape: tuple[int, ...], dim: int) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
+    if options.slices:
+        return _on_slices(options.slices)
     rows = list(_rows(options))
     replace_line("")
     text = markdown_table(_HEADINGS, [each.cells() for each in rows], "lrlrrlrr")
@@ -132,6 +150,34 @@ def main(arguments: list[str] | None = None) -> int:
             f"  {each.shape} by dimension {each.dim}: {each.stock.message or each.ours.message or _kinds(each.stock)}"
         )
     return 1 if wrong else 0
+
+
+def _on_slices(targets: Sequence[Target]) -> int:
+    """Prints for each slice, and each choice of its dimensions, what becomes of a sum; returns the exit status."""
+    rows, wrong = [], 0
+    for target in targets:
+        level = Topology.parse(of_target(target)).fitted(target.devices).levels[-1]
+        ids = np.arange(target.devices).reshape(level.dims)
+        for dims in _choices(level.dims):
+            rest = [each for each in range(ids.ndim) if each not in dims]
+            members = math.prod(level.dims[each] for each in dims)
+            groups = ids.transpose(*rest, *dims).reshape(-1, members).tolist()
+            replace_line(f"{target}: {members} chips in {len(groups)} groups")
+            text = module_of((members * _ROWS, 2048), 0, groups)
+            kinds = _kinds(shared_child().compile(text, target.devices, target=target))
+            is_whole = members == level.size and level.is_crossed_in_phases
+            wrong += is_whole == ("reduce_scatter" in kinds)
+            rows.append((str(target), dims_text(level.dims[each] for each in dims), str(len(groups)), kinds))
+    replace_line("")
+    print(markdown_table(("slice", "summed along", "groups", "the compiler's"), rows, "llrl"))
+    print(f"\n{len(rows)} cases; {wrong} not as the rules say")
+    return 1 if wrong else 0
+
+
+def _choices(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    along = [dim for dim, size in enumerate(sizes) if size > 1]
+    for count in range(1, len(along) + 1):
+        yield from itertools.combinations(along, count)
 
 
 def _rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -169,11 +215,18 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", type=Target.parse, default="tpu:v5e:2x4", help="default: tpu:v5e:2x4")
     parser.add_argument("--shapes", type=int, default=None, help="only the first ones; default: all")
+    parser.add_argument(
+        "--slices", type=_targets, nargs="?", const=_targets(_SLICES), metavar="TARGET,...", help=f"default: {_SLICES}"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the table to this file")
     options = parser.parse_args(arguments)
     if missing := missing_compiler(options.target):
         parser.error(f"argument --target: {missing}")
     return options
+
+
+def _targets(text: str) -> list[Target]:
+    return [Target.parse(each) for each in text.split(",")]
 
 
 if __name__ == "__main__":

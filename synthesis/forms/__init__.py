@@ -4,4 +4,5 @@
 __all__ = [
     "in_place",
     "platforms",
+    "whole_tiles",
 ]

@@ -51,11 +51,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..forms.platforms import TPU
 from ..layouts.layout import Factor
 from ..layouts.mesh import Mesh
 from ..programs.tile_program import Copies
 from ..programs.traffic import KINDS, Collective
-from ..forms.platforms import TPU
 from .topology import SWAP, Level, Topology, TopologyError
 
 RING, TREES, PHASES, DIRECT = "ring", "trees", "phases per level", "direct"  # how a collective runs

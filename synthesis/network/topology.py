@@ -165,10 +165,11 @@ class Level:
         """Returns whether a compiler for TPUs goes through a torus dimension by dimension, if all chips work together.
 
         It does with three dimensions, and with two of the same size; else one ring visits all chips. That is so in
-        libtpu 0.0.50 for v5e and v6e of 2x2 to 16x16 and v4 and v5p of 2x2x1 to 4x4x8.
+        libtpu 0.0.50 for slices of v5e, v6e and v5p (`benchmarks/conversions/scattered_sums.py --slices`).
 
         Example:
-          >>> [Level("chip", a * b, "torus", 1e9, dims=(a, b)).is_crossed_in_phases for a, b in ((2, 2), (2, 4), (4, 4))]
+          >>> tori = [Level("chip", a * b, "torus", 1e9, dims=(a, b)) for a, b in ((2, 2), (2, 4), (4, 4))]
+          >>> [each.is_crossed_in_phases for each in tori]
           [False, False, True]
         """
         sizes = [size for size in self.dims if size > 1]

@@ -335,6 +335,30 @@ def test_torus_uses_all_its_dimensions():
     assert ns_per_byte(topology(torus(4, 4)), 16, "all_gather", np.arange(16).reshape(4, 4)) == 1.5
 
 
+@pytest.mark.parametrize(
+    ("name", "groups", "is_whole"),
+    [
+        ("v5e:4x4", [range(16)], True),
+        ("v5e:4x4", [range(at, at + 4) for at in range(0, 16, 4)], False),  # along one ring
+        ("v5e:2x4", [range(8)], False),  # one ring visits all chips
+        ("v5p:2x2x2", [range(8)], True),
+        ("v5p:2x2x2", [range(4), range(4, 8)], False),
+        ("v5e:4x4*2", [range(32)], True),  # inside the slices
+        ("v5e:4x4*2", [[chip, chip + 16] for chip in range(16)], False),
+    ],
+)
+def test_compilers_for_tpus_sum_whole_over_all_chips_of_a_torus_in_phases(name, groups, is_whole):
+    devices = max(map(max, groups)) + 1
+    found = {
+        platform: coefficients(replace(Topology.parse(name), platform=platform), devices, "reduce_scatter", groups)
+        for platform in ("tpu", "")
+    }
+    twice = coefficients(Topology.parse(name), devices, "all_reduce", groups)
+    assert (found["tpu"] == found[""]) == (not is_whole)
+    if is_whole and "*" not in name:
+        assert found["tpu"] == twice == pytest.approx((2 * found[""][0], 2 * found[""][1]), rel=0.2)
+
+
 def test_torus_all_to_all_is_limited_by_its_longest_dimension():
     assert ns_per_byte(topology(torus(4, 16)), 64, "all_to_all") == 2
 
