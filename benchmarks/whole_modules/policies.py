@@ -6,9 +6,10 @@
 A program is one of `python -m benchmarks.programs list`, or the path of an `.mlir` file; without a list, all whose
 libraries are installed. A policy is one of `reshard-opt`, or `chosen`, which is `better` with `--layouts=chosen`. Each
 program is lowered for as many devices as the topology has, is compiled by stock XLA for CPU devices, and goes through
-the pipeline and the whole-module check under each policy, written for the network's platform. Times are modelled on the topology, collectives and local
-work one after the other. `better` must not be slower than another column but `chosen`, nor need more memory than stock
-XLA; the exit status is 1 if it is, or if a program fails. Received bytes are those right after partitioning.
+the pipeline and the whole-module check under each policy, written for the network's platform. Times are modelled on the
+topology, collectives and local work one after the other. `better` must not be slower than another column but `chosen`,
+nor need more memory than stock XLA; the exit status is 1 if it is, or if a program fails. Received bytes are those
+right after partitioning.
 """
 
 from __future__ import annotations
