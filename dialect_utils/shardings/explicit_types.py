@@ -5,7 +5,7 @@ A changed line gives other types to what is computed from it; `derived_types` ta
 what they meet:
 
 E1  Operands of an element-wise op agree on each dimension, or all but one say nothing of it. No axis splits two.
-E2  The cases of a select, and the operands of a concatenation, have one type.
+E2  The operands of a select, and those of a concatenation, have one type.
 E3  What a loop carries has the same type before and after a turn.
 
 Types are followed through element-wise ops alone; of what other ops make, only a constraint says the type. Gradients
@@ -81,7 +81,7 @@ class _Types:
             return
         rank = len(ir.RankedTensorType(op.results[0].type).shape)
         types = [self._known[each] for each in op.operands if each in self._known]
-        types = [each for each in types if len(each) == rank]  # the condition of a select may be a scalar
+        types = [each for each in types if len(each) == rank]  # scalars fit anything
         if not types:
             return
         joined = _joined(types) if op.name not in _EQUAL or len({*types}) == 1 else None

@@ -99,6 +99,12 @@ def test_what_a_loop_carries_keeps_its_type(second, refused):
     assert bool(disagreements(module(SPECS[1], second, body))) == refused
 
 
+def test_the_condition_of_a_select_has_the_type_of_its_cases():
+    condition = "%c = stablehlo.compare GT, %b, %b : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xi1>"
+    select = "%r = stablehlo.select %c, %a, %a : tensor<8x8xi1>, tensor<8x8xf32>"
+    assert disagreements(module(SPECS[1], SPECS[2], condition, select))  # jax.lax.select refuses it as well
+
+
 def test_the_way_back_is_not_looked_at():
     back = '%r = stablehlo.add %a, %b : tensor<8x8xf32> loc("jit(f)/transpose(jvp())/add"("f.py":7:3))'
     assert disagreements(module(SPECS[1], SPECS[2], back)) == []
