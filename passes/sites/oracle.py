@@ -135,7 +135,8 @@ def pair_question(
     Stock XLA converts from the first of `layouts` to the last; on one mesh it passes through those between.
 
     Args:
-      network, num_devices: what the plan was made for; None: as many devices as its mesh has.
+      network, num_devices: what the plan was made for; None: as many devices as its mesh has. Our form is written for
+        the platform of the network.
     """
     from reshard.dialect_utils.emission.mini_modules import (  # loads the writers of collectives
         rewritten_pair,
@@ -144,7 +145,7 @@ def pair_question(
 
     return Question(
         stock_pair(tensor_type, plan.mesh, layouts, plan.target_mesh),
-        lambda: rewritten_pair(tensor_type, plan),
+        lambda: rewritten_pair(tensor_type, plan, network.platform),
         plan.mesh,
         lambda stock: _cannot_be_beaten(stock, plan, network, num_devices or plan.mesh.size),
     )
@@ -257,8 +258,19 @@ def _cannot_be_beaten(stock: Compiled, plan: Plan, network: SiteNetwork, num_dev
         costs.bytes_received <= plan.bytes_received
         and _runs(stock) <= plan.collectives
         and costs.largest_collective_tile_bytes <= plan.largest_tile_bytes
-        and network.time_of(stock, num_devices).seconds <= plan.time_s
+        and network.time_of(stock, num_devices).seconds <= min(plan.time_s, _as_written_s(plan, network, num_devices))
     )
+
+
+def _as_written_s(plan: Plan, network: SiteNetwork, num_devices: int) -> float:
+    """Returns the modelled time of a plan in the form for the network's platform, which may copy less than the plan."""
+    from reshard.synthesis.forms.in_place import for_platform  # loads numpy, as the plan did
+    from reshard.synthesis.network.cost import collective_time_s, copies_time_s
+    from reshard.synthesis.programs.tile_program import collectives, copies
+
+    program = for_platform(plan.tile_program, network.platform, plan.bits)
+    moved = sum(collective_time_s(network.topology, num_devices, each) for each in collectives(program, plan.bits))
+    return moved + copies_time_s(network.topology, copies(program, plan.bits))
 
 
 def _runs(compiled: Compiled) -> int:

@@ -7,6 +7,7 @@ import json
 import pytest
 from fake_child import FakeChild, compiled
 
+from reshard.dialect_utils.emission.mini_modules import rewritten_pair
 from reshard.dialect_utils.xla.child import Compiled, KindCount
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import (
@@ -25,6 +26,7 @@ from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.network.program_time import LocalWork
 from reshard.synthesis.planner.entry import plan
+from reshard.synthesis.programs.tile_program import collectives, copies
 from reshard.synthesis.programs.traffic import Collective
 
 STOCK = compiled()
@@ -185,6 +187,22 @@ class TestLoneOracle:
             child = FakeChild(stock, counts)
             LoneOracle(child).ask(pair_question(f"tensor<{shape[0]}xf32>", (source, target), made, network))
             assert len(child.asked) == asked
+
+    @pytest.mark.parametrize(("network", "asked"), [("v5e:2x4", 2), ("cpu:8", 1)])
+    def test_our_form_is_the_one_for_the_platform_of_the_network_which_may_copy_less(self, network, asked):
+        """Along the middle dimension TPUs gather in place. Stock XLA copies half of what the plan counts."""
+        where, shape, type_ = SiteNetwork(network), (64, 1024, 128), "tensor<64x1024x128xf32>"
+        layouts = Sharding.parse('[{}, {"x"}, {}]'), Sharding.parse("[{}, {}, {}]")
+        made = plan(Mesh.parse("x=8"), shape, 32, *layouts, objective="time", topology=where.topology)
+        moved = collectives(made.tile_program, 32)
+        copied = copies(made.tile_program, 32).relaid
+        counts = compiled(received=made.bytes_received, tile=made.largest_tile_bytes, collectives=1)
+        stock = dataclasses.replace(counts, moved=moved, work=(LocalWork(0, copied),))
+        child = FakeChild(stock, counts)
+        LoneOracle(child).ask(pair_question(type_, layouts, made, where))
+        assert copied and len(child.asked) == asked
+        if asked == 2:
+            assert child.asked[1] == rewritten_pair(type_, made, "tpu") != rewritten_pair(type_, made)
 
     def test_our_form_is_compiled_where_stocks_final_program_copies(self):
         counts = compiled(received=96, tile=128, collectives=1)
