@@ -99,7 +99,7 @@ def flat_buffer(mesh: Mesh, size: str) -> Setup:
 
     def body(weights, momentum, x):
         gradients, in_layers = ravel_pytree(jax.grad(_loss)(weights, x))
-        own = lax.psum_scatter(gradients, "data", tiled=True) / PARTS
+        own = lax.psum_scatter(gradients, "data", tiled=True) / mesh.shape["data"]
         momentum = 0.9 * momentum + own
         change = in_layers(lax.all_gather(RATE * momentum, "data", tiled=True))
         return jax.tree.map(jnp.subtract, weights, change), momentum
