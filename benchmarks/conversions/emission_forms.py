@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
+from benchmarks.harness.arguments import targets  # noqa: E402
 from benchmarks.harness.progress import replace_line  # noqa: E402
 from reshard.dialect_utils.emission.tile_emission import Mark, unused_channels, write_program  # noqa: E402
 from reshard.dialect_utils.partitioning.local_modules import convert  # noqa: E402
@@ -204,11 +205,11 @@ def _words(text: str) -> list[str]:
 
 
 def _targets(text: str) -> list[Target]:
-    targets = list(map(Target.parse, text.split(",")))
-    for target in targets:
+    found = targets(text)
+    for target in found:
         if target.devices != DEVICES:
             raise argparse.ArgumentTypeError(f"{target} has {target.devices} devices; the programs want {DEVICES}")
-    return targets
+    return found
 
 
 if __name__ == "__main__":

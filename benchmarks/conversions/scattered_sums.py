@@ -28,6 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
+from benchmarks.harness.arguments import target, targets  # noqa: E402
 from benchmarks.harness.progress import replace_line  # noqa: E402
 from reshard.dialect_utils.platform.bindings import ir, make_context  # noqa: E402
 from reshard.dialect_utils.platform.typed import present  # noqa: E402
@@ -152,22 +153,22 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if wrong else 0
 
 
-def _on_slices(targets: Sequence[Target]) -> int:
+def _on_slices(slices: Sequence[Target]) -> int:
     """Prints for each slice, and each choice of its dimensions, what becomes of a sum; returns the exit status."""
     rows, wrong = [], 0
-    for target in targets:
-        level = Topology.parse(of_target(target)).fitted(target.devices).levels[-1]
-        ids = np.arange(target.devices).reshape(level.dims)
+    for of_slice in slices:
+        level = Topology.parse(of_target(of_slice)).fitted(of_slice.devices).levels[-1]
+        ids = np.arange(of_slice.devices).reshape(level.dims)
         for dims in _choices(level.dims):
             rest = [each for each in range(ids.ndim) if each not in dims]
             members = math.prod(level.dims[each] for each in dims)
             groups = ids.transpose(*rest, *dims).reshape(-1, members).tolist()
-            replace_line(f"{target}: {members} chips in {len(groups)} groups")
+            replace_line(f"{of_slice}: {members} chips in {len(groups)} groups")
             text = module_of((members * _ROWS, 2048), 0, groups)
-            kinds = _kinds(shared_child().compile(text, target.devices, target=target))
+            kinds = _kinds(shared_child().compile(text, of_slice.devices, target=of_slice))
             is_whole = members == level.size and level.is_crossed_in_phases
             wrong += is_whole == ("reduce_scatter" in kinds)
-            rows.append((str(target), dims_text(level.dims[each] for each in dims), str(len(groups)), kinds))
+            rows.append((str(of_slice), dims_text(level.dims[each] for each in dims), str(len(groups)), kinds))
     replace_line("")
     print(markdown_table(("slice", "summed along", "groups", "the compiler's"), rows, "llrl"))
     print(f"\n{len(rows)} cases; {wrong} not as the rules say")
@@ -213,20 +214,16 @@ def _costs(compiled: Compiled) -> tuple[str, str]:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--target", type=Target.parse, default="tpu:v5e:2x4", help="default: tpu:v5e:2x4")
+    parser.add_argument("--target", type=target, default="tpu:v5e:2x4", help="default: tpu:v5e:2x4")
     parser.add_argument("--shapes", type=int, default=None, help="only the first ones; default: all")
     parser.add_argument(
-        "--slices", type=_targets, nargs="?", const=_targets(_SLICES), metavar="TARGET,...", help=f"default: {_SLICES}"
+        "--slices", type=targets, nargs="?", const=targets(_SLICES), metavar="TARGET,...", help=f"default: {_SLICES}"
     )
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the table to this file")
     options = parser.parse_args(arguments)
     if missing := missing_compiler(options.target):
         parser.error(f"argument --target: {missing}")
     return options
-
-
-def _targets(text: str) -> list[Target]:
-    return [Target.parse(each) for each in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
+from reshard.dialect_utils.xla.compile_targets import Target, TargetError
+
 
 def device_counts(text: str) -> tuple[int, ...]:
     """Returns the numbers of devices in a text such as `8,12`. Raises: argparse.ArgumentTypeError."""
@@ -24,3 +26,16 @@ def among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
         return tuple(text.split(","))
 
     return words
+
+
+def target(text: str) -> Target:
+    """Returns the target that a text such as `tpu:v5e:2x4` names. Raises: argparse.ArgumentTypeError."""
+    try:
+        return Target.parse(text)
+    except TargetError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def targets(text: str) -> list[Target]:
+    """Returns the targets that a text such as `tpu:v5e:2x4,tpu:v5e:4x4` names. Raises: argparse.ArgumentTypeError."""
+    return list(map(target, text.split(",")))

@@ -173,6 +173,7 @@ class Adviser:
         every = annotations_of(self._module, _says_out_sharding)
         self._stated_ops = frozenset(number for each in every for number in each.ops)
         self._has_types = has_types(self._module)
+        self._disagree_before = frozenset(disagreements(self._module)) if self._has_types else frozenset()
         self._refused_by_jax: dict[Changes, str] = {}
         found = every if CONSTRAINTS in may_change else []
         self._has_lines = not any(map(_is_unnamed, found))
@@ -340,8 +341,7 @@ class Adviser:
             return ""
         if changes not in self._refused_by_jax:
             found = disagreements(ir.Module.parse(self._text(changes), self._context))
-            came = disagreements(self._module)
-            self._refused_by_jax[changes] = next((each for each in found if each not in came), "")
+            self._refused_by_jax[changes] = next((each for each in found if each not in self._disagree_before), "")
         return self._refused_by_jax[changes]
 
     def _more_work(self, stock: Compiled, compiled: Compiled) -> str:

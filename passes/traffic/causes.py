@@ -135,7 +135,7 @@ def cause_of(
     if op.name in _COLLECTIVES:
         written = short_name(op)
         is_whole = kind == "all_reduce" and written == "reduce_scatter"
-        how = ", summed whole: its parts are no whole tiles of memory" if is_whole else ""
+        how = ", which the compiler sums whole" if is_whole else ""
         return Cause(WRITTEN, f"the program has this {written}{how}")
     if kind in SUMS and op.name in _SUMMING:
         text = f"partial {_combined_by(op)} of this {short_name(op)}"

@@ -24,6 +24,11 @@ func.func @main(%a: tensor<8x8xf32>, %i: tensor<i32>) -> tensor<8x8xf32> {
     %s = stablehlo.add %l, %r : tensor<f32>
     stablehlo.return %s : tensor<f32>
   }) {replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  %part = "stablehlo.reduce_scatter"(%a) ({
+  ^bb0(%l: tensor<f32>, %r: tensor<f32>):
+    %s = stablehlo.add %l, %r : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) {replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, scatter_dimension = 0 : i64} : (tensor<8x8xf32>) -> tensor<2x8xf32>
   return %tanh : tensor<8x8xf32>
 }
 """  # noqa: E501
@@ -57,6 +62,14 @@ def test_the_cause_is_told_from_the_op_and_the_kind(ops, kind, name, expected):
     cause = cause_of(kind, ops[name], ["x"], {})
     assert cause.kind == expected and cause.kind in MEANINGS
     assert cause.site == (3 if name == "step" else None)
+
+
+def test_a_reduce_scatter_that_the_compiler_makes_an_all_reduce_is_told(ops):
+    op = ops["stablehlo.reduce_scatter"]
+    assert [cause_of(kind, op, ["x"], {}).text for kind in ("reduce_scatter", "all_reduce")] == [
+        "the program has this reduce_scatter",
+        "the program has this reduce_scatter, which the compiler sums whole",
+    ]
 
 
 def test_without_an_op_the_cause_is_unknown():
