@@ -10,12 +10,14 @@ import os
 import jax
 
 _SMALL = (
-    "per_device_batch_size=2 max_target_length=256 base_emb_dim=256 base_mlp_dim=768 base_num_query_heads=8 "
-    "base_num_kv_heads=4 head_dim=32 base_num_decoder_layers=2 vocab_size=4096 attention=dot_product"
+    "per_device_batch_size=2 max_target_length=256 base_emb_dim=256 base_mlp_dim=768 base_moe_mlp_dim=768 "
+    "base_num_query_heads=8 base_num_kv_heads=4 head_dim=32 base_num_decoder_layers=2 vocab_size=4096 "
+    "attention=dot_product"
 )
 _LARGE = (
-    "per_device_batch_size=2 max_target_length=2048 base_emb_dim=2048 base_mlp_dim=6144 base_num_query_heads=16 "
-    "base_num_kv_heads=8 head_dim=128 base_num_decoder_layers=4 vocab_size=32768 attention=dot_product"
+    "per_device_batch_size=2 max_target_length=2048 base_emb_dim=2048 base_mlp_dim=6144 base_moe_mlp_dim=6144 "
+    "base_num_query_heads=16 base_num_kv_heads=8 head_dim=128 base_num_decoder_layers=4 vocab_size=32768 "
+    "attention=dot_product"
 )
 SIZES = {"small": _SMALL, "large": _LARGE}
 _ALWAYS = (
@@ -28,6 +30,7 @@ STEPS = {
     "zero1": "ici_data_parallelism=8 shard_optimizer_over_data=True",
     "fsdp_tensor": "ici_fsdp_parallelism=4 ici_tensor_parallelism=2",
     "accumulated": "ici_fsdp_parallelism=4 ici_tensor_parallelism=2 gradient_accumulation_steps=2",
+    "accumulated_fsdp": "ici_fsdp_parallelism=8 gradient_accumulation_steps=4",
     "int8": "ici_fsdp_parallelism=4 ici_tensor_parallelism=2 quantization=int8",
     "gemma2": "ici_fsdp_parallelism=4 ici_tensor_parallelism=2 decoder_block=gemma2",
     "sequence": "ici_fsdp_parallelism=4 ici_tensor_sequence_parallelism=2 remat_policy=minimal",
@@ -35,7 +38,7 @@ STEPS = {
     "pipeline": "ici_fsdp_parallelism=4 ici_pipeline_parallelism=2 num_layers_per_pipeline_stage=1 "
     "base_num_decoder_layers=4",
     "experts": "ici_fsdp_parallelism=4 ici_expert_parallelism=2 num_experts=4 num_experts_per_tok=2 "
-    "base_moe_mlp_dim=768 megablox=False sparse_matmul=False decoder_block=mixtral",
+    "megablox=False sparse_matmul=False decoder_block=mixtral",
     "explicit": "ici_fsdp_parallelism=4 ici_tensor_parallelism=2 shard_mode=explicit",
 }
 

@@ -51,6 +51,7 @@ from ..shardings.value_layouts import result_layouts, stated_arguments, stated_r
 from ..tile_rules.local_rules import Dims
 from ..tile_rules.partly_manual import ManualAxes
 from .even_dimensions import divide_signatures, evenly_divided, with_sharding
+from .held_parts import hold_parts
 from .held_sums import Carried, propagate_holding
 from .local_ops import Conversion, How, OpWriter
 from .refusals import HINT, described
@@ -95,14 +96,14 @@ class Analyses:
 
     def of(
         self, module: ir.Module, hold_bytes: float, without: Set[Carried]
-    ) -> tuple[Analysis, Mapping[Carried, float]]:
-        """Returns what `_analysed` does. An analysis that holds sums is made anew: no two forms hold as many bytes."""
+    ) -> tuple[Analysis, Mapping[Carried, float], float]:
+        """Returns what `_analysed` does. An analysis that holds something is made anew: no two forms hold as much."""
         if hold_bytes:
             return _analysed(module, hold_bytes, without)
         content = compat.bytecode(module)
         if content not in self._known or self._known[content].explicit.context != module.context:
             self._known[content] = _analysed(module, hold_bytes, without)[0]
-        return replace(self._known[content], originals=ops_in(module.operation)), {}
+        return replace(self._known[content], originals=ops_in(module.operation)), {}, 0.0
 
 
 def convert(
@@ -159,8 +160,9 @@ def _convert(
 ) -> Written:
     """Converts the functions; `without` are sums of loops that are not to be held."""
     hold_bytes = 0.0 if stay == LOOPS_TOO else how.hold_bytes
-    analysis, held = (analyses.of if analyses else _analysed)(module, hold_bytes, without)
-    own = replace(how, hold_bytes=hold_bytes - sum(held.values()))
+    analysis, held, parts_bytes = (analyses.of if analyses else _analysed)(module, hold_bytes, without)
+    held_bytes = parts_bytes + sum(held.values())
+    own = replace(how, hold_bytes=hold_bytes - held_bytes)
     functions = [_Function(each, analysis, stay) for each in public_functions(analysis.originals)]
     written = [each for each in functions if each.is_to_be_converted()]
     channels = unused_channels(module)
@@ -180,13 +182,15 @@ def _convert(
         function.finish()
     if written:
         run_pipeline(module.operation, "builtin.module(symbol-dce)")
-    total = sum(held.values()) + max((each.held_bytes for each in written), default=0.0)
+    total = held_bytes + max((each.held_bytes for each in written), default=0.0)
     return Written(tuple(conversions), tuple(each for function in written for each in function.reasons), total)
 
 
-def _analysed(module: ir.Module, hold_bytes: float, without: Set[Carried]) -> tuple[Analysis, Mapping[Carried, float]]:
+def _analysed(
+    module: ir.Module, hold_bytes: float, without: Set[Carried]
+) -> tuple[Analysis, Mapping[Carried, float], float]:
     """Returns the analysis of a module whose arguments and results divide into their shards, and the bytes, some at
-    most, that are held for sums."""
+    most, that are held for sums, and for what loops take parts of."""
     analysis, held = before_propagation(prepare(*tagged_clone(module))), {}
     if hold_bytes:
         holding = propagate_holding(analysis.explicit, hold_bytes, without)
@@ -195,7 +199,8 @@ def _analysed(module: ir.Module, hold_bytes: float, without: Set[Carried]) -> tu
         propagate(analysis.explicit)
     divide_signatures(analysis.explicit)
     insert_explicit_reshards(analysis.explicit)
-    return analysis, held
+    parts = hold_parts(analysis.explicit, hold_bytes - sum(held.values())) if hold_bytes else 0.0
+    return analysis, held, parts
 
 
 class _Function:

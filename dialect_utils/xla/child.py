@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # loading them loads numpy
 
 _PACKAGE = __name__.partition(".")[0]  # the child finds this package through PYTHONPATH
 DEFAULT_TIMEOUT_S = 300.0
+_TARGET_TIMEOUT_S = 1800.0  # the compilers of targets take minutes for a large program
+_TIMES_AS_LONG = 6  # another form of a program that compiled may take so many times as long
 _MIN_DEVICES = 64  # enough for most modules; a child with more devices than it needs starts as fast
 _START_TIMEOUT_S = 60.0
 _GONE_TIMEOUT_S = 3.0
@@ -319,7 +321,7 @@ class XlaChild:
         num_devices: int,
         *,
         target: Target | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = None,
         keeps_hlo: bool = False,
         keeps_propagated: bool = False,
         keeps_locations: bool = False,
@@ -334,11 +336,12 @@ class XlaChild:
           module: StableHLO as text, MLIR bytecode or portable artifact.
           num_devices: partitions; the number of devices in the module's mesh.
           target: the target to compile for; None for CPU devices.
-          timeout_s: seconds until it counts as a hang.
+          timeout_s: seconds until it counts as a hang; None for those of `patience_s`.
           keeps_hlo, keeps_propagated, keeps_locations, keeps_schedule, has_final, stands_in: as in `CompileRequest`.
           with_estimate: whether to compile once more where the compiler's estimate takes that.
         """
         ahead_of_time = str(target) if target is not None and target.is_ahead_of_time else None
+        timeout_s = patience_s(target) if timeout_s is None else timeout_s
         wanted = (keeps_hlo, keeps_propagated, keeps_locations)
         request = CompileRequest(
             module, num_devices, *wanted, ahead_of_time, keeps_schedule, has_final, stands_in=stands_in
@@ -358,12 +361,13 @@ class XlaChild:
         num_devices: int,
         target: Target | None,
         *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> Compiled:
         """Returns the answer of `compile` for a module and a target with the compiler's estimate, if it lacks one."""
         if not compiled.lacks_estimate:
             return compiled
         request = CompileRequest(module, num_devices, target=str(target), estimated_for=compiled.bytes_received)
+        timeout_s = patience_s(target, compiled) if timeout_s is None else timeout_s
         with self._lock:
             found = self._compile_cached(request, timeout_s)
         return replace(compiled, estimated_seconds=found.estimated_seconds, lacks_estimate=False)
@@ -793,6 +797,18 @@ def is_large(module: str | bytes) -> bool:
     from . import worker as xla_worker
 
     return xla_worker.large_among([module]) > 0
+
+
+def patience_s(target: Target | None = None, of: Compiled | None = None) -> float:
+    """Returns the seconds until a compilation counts as a hang.
+
+    Args:
+      target: what is compiled for. of: another form of the same program, as it compiled on this machine.
+    """
+    if of is not None and of.is_ok:
+        return max(DEFAULT_TIMEOUT_S, _TIMES_AS_LONG * of.compile_seconds)
+    is_slow = target is not None and target.is_ahead_of_time
+    return _TARGET_TIMEOUT_S if is_slow else DEFAULT_TIMEOUT_S
 
 
 @cache

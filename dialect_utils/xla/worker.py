@@ -31,7 +31,7 @@ from ..early_stop.stopped import Stopped, has_propagated, may_stop, stopped_in
 from ..platform import compat
 from ..platform.typed import present
 from .compile_targets import Target, TargetError
-from .schedule_estimates import estimated_seconds
+from .schedule_estimates import estimated_seconds, is_mispriced
 
 LENGTH = struct.Struct("<Q")
 _PARENT_POLL_S = 1.0
@@ -433,15 +433,17 @@ def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
         propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
         schedule = _schedule(Path(dump_dir))
     traffic = _traffic(hlo_text, request.get("stands_in", ""))
-    scheduled = _seconds(target, schedule, traffic["bytes_received"])
+    is_known = schedule is None or not is_mispriced(schedule, final_text)
+    scheduled = _seconds(target, schedule, traffic["bytes_received"]) if is_known else None
+    may_be_estimated = target.platform in _ASYNC_OPTIONS
     return {
         **traffic,
         **_memory(executable),
         **_final_traffic(final_text),
         "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
         "scheduled_seconds": scheduled,
-        "estimated_seconds": None if target.platform in _ASYNC_OPTIONS else scheduled,
-        "lacks_estimate": target.platform in _ASYNC_OPTIONS,
+        "estimated_seconds": None if may_be_estimated else scheduled,
+        "lacks_estimate": may_be_estimated and is_known,
         "input_shardings": _canonical(compat.parameter_shardings(executable, len(main.inputs))),
         "output_shardings": _canonical(compat.output_shardings(executable, len(main.results))),
         "compile_seconds": seconds,
@@ -489,8 +491,10 @@ def _estimate(request: dict, scratch: Path) -> dict:
     """Compiles once more, for nothing but the schedule."""
     target = Target.parse(request["target"])
     with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
-        _compiled_for(target, request, dump_dir, _ASYNC_OPTIONS[target.platform])
+        executable, *_ = _compiled_for(target, request, dump_dir, _ASYNC_OPTIONS[target.platform])
         schedule = _schedule(Path(dump_dir))
+    if schedule is not None and is_mispriced(schedule, executable.hlo_modules()[0].to_string()):
+        return {"estimated_seconds": None}
     return {"estimated_seconds": _seconds(target, schedule, request["estimated_for"])}
 
 

@@ -71,6 +71,7 @@ class CompiledForms:
             self._text(module),
             devices_of(module),
             target=self.target,
+            timeout_s=xla_child.patience_s(self.target, getattr(self, "stock", None)),
             has_final=self.criterion.network.has_final,
             stands_in=self.criterion.network.stands_in,
             with_estimate=with_estimate,

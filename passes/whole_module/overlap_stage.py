@@ -117,7 +117,8 @@ class _Stage:
         if self.taken and _written(rows) == _written(self.rows):
             return None, "pipelines that are taken gain more"
         text, devices, target = str(written), devices_of(written), self.check.target
-        compiled = self.child.compile(text, devices, target=target, with_estimate=False)
+        timeout_s = xla_child.patience_s(target, self.compiled)
+        compiled = self.child.compile(text, devices, target=target, timeout_s=timeout_s, with_estimate=False)
         if problem := self._problem(compiled):
             return compiled, problem
         if comparable_estimates(self.compiled, compiled) is not None:

@@ -204,7 +204,8 @@ class TriedWholes:
         return form if any(each is form for each in different([*(each.form for each in self.tried), form])) else None
 
     def with_more_memory(self, winner: Tried | None, islands: Outcome) -> Tried | None:
-        """Returns the fastest form with more in memory while loops run, if that is the best one; None if it is not.
+        """Returns the form that is fastest with more in memory while loops run, if that is the best one; None if it is
+        not.
 
         First all is held, so that it is known what a limit would have to allow, and then what there is memory for.
         """
@@ -213,7 +214,9 @@ class TriedWholes:
         able = [each for each in self.tried if each.outcome.of and each.outcome.of.is_ok and _could_hold(each.form)]
         if not able or not self.criterion.network.is_known:
             return None
-        fastest = min(able, key=lambda each: (bool(each.outcome.problem), each.outcome.seconds))
+        fastest = min(
+            able, key=lambda each: (bool(each.outcome.problem), each.outcome.seconds - each.form.holding_saves_s)
+        )
         for form in self._holding_forms(fastest, goal_s):
             self.try_one(form, islands)
             outcome = self.tried[-1].outcome

@@ -679,6 +679,31 @@ class TestCache:
         assert caching_child.compile(GATHER, 4, timeout_s=5).status == "hang"
         assert caching_child.compile(GATHER, 4, timeout_s=60).is_ok
 
+    @pytest.mark.parametrize(
+        ("target", "of", "seconds"),
+        [
+            (None, None, 300),
+            ("cpu:8", None, 300),
+            ("tpu:v5e:2x4", None, 1800),
+            ("tpu:v5e:2x4", xla_child.Compiled("ok", compile_seconds=20.0), 300),
+            ("tpu:v5e:2x4", xla_child.Compiled("ok", compile_seconds=206.0), 1236),
+            (None, xla_child.Compiled("ok", compile_seconds=100.0), 600),
+            ("tpu:v5e:2x4", xla_child.Compiled("abort", compile_seconds=206.0), 1800),
+        ],
+    )
+    def test_a_large_program_may_take_the_compiler_of_a_target_long_and_another_form_of_it_six_times_as_long(
+        self, target, of, seconds
+    ):
+        assert xla_child.patience_s(Target.parse(target) if target else None, of) == seconds
+
+    def test_who_names_no_limit_waits_as_long_as_the_target_takes(self, caching_child, monkeypatch):
+        limits = []
+        monkeypatch.setattr(caching_child, "_ask", lambda *asked: limits.append(asked[2]) or {"status": "ok"})
+        for number, target in enumerate((None, Target.parse("tpu:v5e:2x4"))):
+            caching_child.compile(f"// {number}", 8, target=target, with_estimate=False)
+        caching_child.compile("// 2", 8, timeout_s=5, with_estimate=False)
+        assert limits == [300, 1800, 5]
+
     def test_answers_that_hang_on_the_clock_or_on_memory_are_counted(self, caching_child, monkeypatch):
         key = xla_child._cache_key(CompileRequest(GATHER, 4))
         caching_child._answers.write(key, xla_child._encoded(xla_child.Compiled("hang"), timeout_s=5))

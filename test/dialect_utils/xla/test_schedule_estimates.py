@@ -4,7 +4,7 @@
 import pytest
 
 from reshard.dialect_utils.xla.child import Compiled, comparable_estimates, shown_estimates
-from reshard.dialect_utils.xla.schedule_estimates import estimated_seconds
+from reshard.dialect_utils.xla.schedule_estimates import estimated_seconds, is_mispriced
 
 MIB = 1 << 20
 
@@ -81,3 +81,76 @@ PLAIN, ASKED, BOTH = (
 )
 def test_two_programs_are_compared_by_estimates_that_were_made_in_the_same_way(one, other, comparable, shown):
     assert comparable_estimates(one, other) == comparable and shown_estimates(one, other) == shown
+
+
+PRODUCTS = """hlo_module {
+  name: "m"
+  computations {
+    name: "body"
+    instructions {
+      name: "fusion.1"
+      opcode: "fusion"
+      metadata {
+        op_name: "dot"
+      }
+      id: 11
+      called_computation_ids: 9
+    }
+    id: 3
+  }
+  computations {
+    name: "main"
+    instructions {
+      name: "while.1"
+      opcode: "while"
+      id: 21
+      called_computation_ids: 2
+      called_computation_ids: 3
+    }
+    instructions {
+      name: "fusion.2"
+      opcode: "fusion"
+      id: 22
+    }
+    id: 7
+  }
+  entry_computation_id: 7
+}
+"""
+
+
+def timed(computation: int, *spans: tuple[int, float, float]) -> str:
+    lines = ["computation_schedules {", f"  computation_id: {computation}"]
+    for identifier, start, end in spans:
+        lines += ["  instructions {", f"    id: {identifier}", f"    start_timestamp_cycles: {start}"]
+        lines += [f"    end_timestamp_cycles: {end}", "    memory_usage_after: 5", "  }"]
+    return "\n".join([*lines, "  cycles_per_microsecond: 1500", "}", ""])
+
+
+def generated(**cycles: int) -> str:
+    """Returns lines of a final program, with the price that the code generator gives instructions."""
+    rows = [f'  %{name.replace("_", ".")} = f32[8] fusion(%a), backend_config={{"estimated_cycles":"{price}"}}'
+            for name, price in cycles.items()]  # fmt: skip
+    return "\n".join(["ENTRY %main {", *rows, "}"])
+
+
+def test_a_price_far_above_that_of_the_code_generator_makes_an_estimate_missing():
+    """A product with 16 heads, which runs as a convolution with windows that are padding but for one element."""
+    text = PRODUCTS + timed(3, (11, 1, 34_800_001)) + timed(7, (21, 0, 139_200_000), (22, 139_200_000, 300_000_000))
+    assert is_mispriced(text, generated(fusion_1=271_238, fusion_2=150_000_000))
+    assert not is_mispriced(text, generated(fusion_1=8_000_000, fusion_2=150_000_000))
+    assert not is_mispriced(text, generated(fusion_2=150_000_000))
+    assert not is_mispriced(text, "")
+
+
+def test_a_price_that_is_far_too_high_counts_with_the_turns_of_its_loop():
+    once = timed(3, (11, 0, 1_000), (12, 1_000, 100_000))
+    assert is_mispriced(PRODUCTS + once + timed(7, (21, 0, 8e6), (22, 8e6, 8.1e6)), generated(fusion_1=20)) is False
+    often = timed(3, (11, 0, 5_000), (12, 5_000, 100_000))
+    assert is_mispriced(PRODUCTS + often + timed(7, (21, 0, 8e6), (22, 8e6, 8.1e6)), generated(fusion_1=20))
+    rarely = PRODUCTS + often + timed(7, (21, 0, 1e5), (22, 1e5, 8.1e6))
+    assert not is_mispriced(rarely, generated(fusion_1=20))
+
+
+def test_without_an_entry_nothing_is_mispriced():
+    assert not is_mispriced("", generated(fusion_1=1))

@@ -56,7 +56,7 @@ class Child:
         self.answer = answer
         self.asked: list[str] = []
 
-    def compile(self, module, num_devices, *, target, with_estimate):
+    def compile(self, module, num_devices, *, target, with_estimate, **_):
         assert not with_estimate
         self.asked.append(module)
         found = self.answer(module) if callable(self.answer) else self.answer
