@@ -259,7 +259,16 @@ def _origin(value: ir.Value, loop: ir.Operation) -> tuple:
         stated = tuple(sorted((name, str(attr)) for name, attr in _attributes(op).items() if name != ID))
         made.append((op.name, op.results[0].type, stated))
         value = op.operands[0]
+    while (op := producer_of(value)) is not None and op.name == _RESHARD and _is_same_layout(op):
+        value = op.operands[0]  # before each loop what it captures has one of its own
     return value, *made
+
+
+def _is_same_layout(op: ir.Operation) -> bool:
+    before, behind = layout(op.operands[0]), layout(op.results[0])
+    return (
+        before is not None and behind is not None and sharding_from_attr(before).dims == sharding_from_attr(behind).dims
+    )
 
 
 def _attributes(op: ir.Operation) -> dict[str, ir.Attribute]:

@@ -106,3 +106,62 @@ func.func @stated_in_the_loop(%x: tensor<16x64xf32> {sdy.sharding = #sdy.shardin
     }
   return %0#1 : tensor<64x32xf32>
 }
+
+// -----
+
+// Each turn of two loops cuts a layer out of the weights, narrows it and turns it: all layers are narrowed and gathered
+// once.
+
+sdy.mesh @mesh = <["x"=4]>
+
+// CHECK-LABEL: func.func @narrowed_before_both_loops(
+// CHECK: stablehlo.convert %{{.*}} : (tensor<5x16x64xf32>) -> tensor<5x16x64xbf16>
+// CHECK: "stablehlo.all_gather"
+// CHECK: %[[LAYERS:.*]] = stablehlo.{{.*}} -> tensor<5x64x64xbf16>
+// CHECK: stablehlo.while
+// CHECK: stablehlo.dynamic_slice %[[LAYERS]]
+// CHECK-NOT: stablehlo.all_
+// CHECK: stablehlo.while
+// CHECK: stablehlo.dynamic_slice %[[LAYERS]]
+// CHECK-NOT: stablehlo.all_
+// CHECK: return
+
+// TURN-LABEL: func.func @narrowed_before_both_loops(
+// TURN-NOT: stablehlo.all_
+// TURN: stablehlo.while
+// TURN: "stablehlo.all_gather"
+// TURN: stablehlo.while
+// TURN: "stablehlo.all_gather"
+// TURN: return
+func.func @narrowed_before_both_loops(%w: tensor<5x64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}, {}]>},
+    %x: tensor<1024x64xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> (tensor<1024x64xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %end = stablehlo.constant dense<5> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %zero, %a = %x) : tensor<i32>, tensor<1024x64xbf16>
+    cond {
+      %1 = stablehlo.compare LT, %i, %end : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %1 = stablehlo.add %i, %one : tensor<i32>
+      %2 = stablehlo.dynamic_slice %w, %i, %zero, %zero, sizes = [1, 64, 64] : (tensor<5x64x64xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x64x64xf32>
+      %3 = stablehlo.reshape %2 : (tensor<1x64x64xf32>) -> tensor<64x64xf32>
+      %4 = stablehlo.convert %3 : (tensor<64x64xf32>) -> tensor<64x64xbf16>
+      %5 = stablehlo.dot_general %a, %4, contracting_dims = [1] x [0] : (tensor<1024x64xbf16>, tensor<64x64xbf16>) -> tensor<1024x64xbf16>
+      stablehlo.return %1, %5 : tensor<i32>, tensor<1024x64xbf16>
+    }
+  %6:2 = stablehlo.while(%i = %zero, %a = %0#1) : tensor<i32>, tensor<1024x64xbf16>
+    cond {
+      %1 = stablehlo.compare LT, %i, %end : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %1 = stablehlo.add %i, %one : tensor<i32>
+      %2 = stablehlo.dynamic_slice %w, %i, %zero, %zero, sizes = [1, 64, 64] : (tensor<5x64x64xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x64x64xf32>
+      %3 = stablehlo.reshape %2 : (tensor<1x64x64xf32>) -> tensor<64x64xf32>
+      %4 = stablehlo.convert %3 : (tensor<64x64xf32>) -> tensor<64x64xbf16>
+      %5 = stablehlo.transpose %4, dims = [1, 0] : (tensor<64x64xbf16>) -> tensor<64x64xbf16>
+      %7 = stablehlo.dot_general %a, %5, contracting_dims = [1] x [0] : (tensor<1024x64xbf16>, tensor<64x64xbf16>) -> tensor<1024x64xbf16>
+      stablehlo.return %1, %7 : tensor<i32>, tensor<1024x64xbf16>
+    }
+  return %6#1 : tensor<1024x64xbf16>
+}

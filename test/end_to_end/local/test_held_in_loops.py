@@ -154,6 +154,18 @@ def test_weights_are_gathered_once_before_the_loop(mesh, program, shape, out):
     assert "all_gather" in _in_loops(_both(mesh, program, args, specs, out, hold=0)[2])
 
 
+@pytest.mark.mostly_slow
+@pytest.mark.parametrize(
+    "weights",
+    [P("x", None, ("y", "z")), P(None, None, EVERY), P(("x", "y"), None, "z"), P(("z", "x")), P(None, "y", "x")],
+)
+def test_layers_that_are_split_in_other_ways_have_the_values_of_one_device(mesh, weights):
+    args = _numbers(2, WIDTH, 2, WIDTH), _numbers(3, TURNS, 64, WIDTH)
+    wanted, got, _ = _both(mesh, _narrow_layers, args, (weights, P(None, ("x", "y"))), weights)
+    for mine, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def test_what_a_branch_takes_is_not_gathered_before_the_loop(mesh):
     args = _numbers(0, WIDTH, WIDTH), _numbers(1, TURNS, 1024, WIDTH)
     wanted, got, text = _both(mesh, _branch, args, (P(EVERY), P(None, EVERY)), P())
