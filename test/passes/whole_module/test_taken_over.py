@@ -175,6 +175,18 @@ def test_rows_of_pipelines_and_of_collectives_take_no_part_in_what_loops_repeat(
     assert form.chains_s == pytest.approx(18e-6) and form.holding_saves_s == pytest.approx(5e-6)
 
 
+def test_the_form_that_gains_most_by_more_memory_is_written_with_it(monkeypatch):
+    """The one that is faster without it would gain less."""
+    asked = []
+    monkeypatch.setattr(TriedWholes, "_holding_forms", lambda _, form, goal_s: asked.append(form.form.form) or [])
+    forms = SimpleNamespace(criterion=SimpleNamespace(network=SiteNetwork("v5e:2x4")), is_slow=False)
+    tried, compiled = TriedWholes(forms, bytes, Pipeline(()), Session()), Compiled("ok")
+    for form, seconds, saved_us in (("time, products compared", 1e-3, 10.0), ("time", 1.01e-3, 30.0)):
+        rows = ({"runs": 2, "chain_us": saved_us, "could_be_held": True},)
+        tried.add([Tried(TakenOver(None, form=form, rows=rows), Outcome("", seconds, (), compiled))])
+    assert tried.with_more_memory(None, Outcome("", 1e-3, (), compiled)) is None and asked == ["time"]
+
+
 def test_a_limit_that_allows_to_hold_sums_is_named_and_allows_it():
     module, session = run(accumulated(elsewhere=8))
     (check,), remarks = session.results.checks, " ".join(map(str, session.remarks))
