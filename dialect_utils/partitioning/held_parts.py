@@ -34,9 +34,9 @@ from ..ir.loop_trips import ASSUMED_TRIPS, known_trips_of
 from ..ir.ops import LOOPS, attribute_names, bits_of, ops_around, ops_in, owner_of_argument, parent_of, producer_of
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
-from ..preparation.serials import ID
 from ..shardings.sdy_shardings import SHARDING, mesh_of, module_meshes, sharding_from_attr, sharding_to_attr
 from ..shardings.value_layouts import layout
+from .copied_ops import copied_attributes
 from .tiles import dims_of, tile_bytes
 
 _RESHARD, _BARRIER = "sdy.reshard", "stablehlo.optimization_barrier"
@@ -196,7 +196,9 @@ def _is_known_before(value: ir.Value, loop: ir.Operation) -> bool:
     """Returns whether a value is made outside of a loop, or follows from such a one element by element."""
     while _is_inside(value, loop):
         producer = producer_of(value)
-        if producer is None or producer.name not in _MADE_BEFORE or (producer.name in MOVES and not _is_move(producer)):
+        if producer is None or not (_keeps_layout(producer) or producer.name in _MADE_BEFORE):
+            return False
+        if producer.name in MOVES and not _is_move(producer):
             return False
         value = producer.operands[0]
     return True
@@ -254,25 +256,23 @@ def _is_whole_where_cut(cut: ir.Operation, wanted: tuple[_Axes, ...]) -> bool:
 def _origin(value: ir.Value, loop: ir.Operation) -> tuple:
     """Returns a value outside of a loop, and what is made of it in the loop: equal if two values are."""
     made = []
-    while _is_inside(value, loop):
-        op = present(producer_of(value))
-        stated = tuple(sorted((name, str(attr)) for name, attr in _attributes(op).items() if name != ID))
-        made.append((op.name, op.results[0].type, stated))
+    while (op := producer_of(value)) is not None and (_is_inside(value, loop) or _keeps_layout(op)):
+        if not _keeps_layout(op):  # before each loop, what it captures has one that does
+            stated = tuple(sorted((name, str(attr)) for name, attr in copied_attributes(op.attributes).items()))
+            made.append((op.name, op.results[0].type, stated))
         value = op.operands[0]
-    while (op := producer_of(value)) is not None and op.name == _RESHARD and _is_same_layout(op):
-        value = op.operands[0]  # before each loop what it captures has one of its own
     return value, *made
 
 
-def _is_same_layout(op: ir.Operation) -> bool:
+def _keeps_layout(op: ir.Operation) -> bool:
+    """Returns whether an op is a change of layout that changes nothing."""
+    if op.name != _RESHARD:
+        return False
     before, behind = layout(op.operands[0]), layout(op.results[0])
-    return (
-        before is not None and behind is not None and sharding_from_attr(before).dims == sharding_from_attr(behind).dims
-    )
-
-
-def _attributes(op: ir.Operation) -> dict[str, ir.Attribute]:
-    return {name: op.attributes[name] for name in attribute_names(op.attributes)}
+    if before is None or behind is None:
+        return False
+    one, other = sharding_from_attr(before), sharding_from_attr(behind)
+    return (one.dims, one.unreduced) == (other.dims, other.unreduced)
 
 
 # What it saves, and what it takes
@@ -319,8 +319,10 @@ def _made_before(value: ir.Value, loop: ir.Operation) -> ir.Value:
     """Writes what makes a value once more, before a loop, as far as it is in it."""
     inside: list[ir.Operation] = []
     while _is_inside(value, loop):
-        inside.append(present(producer_of(value)))
-        value = inside[-1].operands[0]
+        op = present(producer_of(value))
+        if not _keeps_layout(op):
+            inside.append(op)
+        value = op.operands[0]
     for op in reversed(inside):
         new = op.clone()
         new.operation.operands[0] = value
@@ -340,7 +342,8 @@ def _cut_from(whole: ir.Value, part: _Part) -> ir.Value:
             made = ir.RankedTensorType(op.results[0].type)
             element = ir.RankedTensorType(value.type).element_type if number <= part.narrow else made.element_type
             kind = ir.RankedTensorType.get(made.shape, element)
-            attributes = _attributes(op) | _stated(_with_axes(axes, part.op.attributes["sharding"]))
+            attributes = {name: op.attributes[name] for name in attribute_names(op.attributes)}
+            attributes |= _stated(_with_axes(axes, part.op.attributes["sharding"]))
             operands = [value, *list(op.operands)[1:]]
             value = ir.Operation.create(op.name, [kind], operands, attributes, loc=op.location).results[0]
     return value

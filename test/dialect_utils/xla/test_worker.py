@@ -2,6 +2,7 @@
 """The process with stock XLA: its frames, its errors, the inputs that it makes up."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -48,3 +49,28 @@ def test_made_up_inputs_depend_on_the_seed_alone(element):
     (one,), (again,), (other,) = (seeded_inputs(types, seed) for seed in (1, 1, 2))
     assert one.shape == (16, 4) and one.dtype == worker.numpy_dtype(element)
     assert one.tobytes() == again.tobytes() != other.tobytes()
+
+
+@pytest.mark.parametrize("is_mispriced", [True, False])
+def test_an_estimate_of_mispriced_instructions_is_missing_and_is_not_asked_for_again(
+    is_mispriced, monkeypatch, tmp_path
+):
+    """Another compilation would price them in the same way."""
+    program = SimpleNamespace(to_string=lambda: "ENTRY %main {}")
+    stats = SimpleNamespace(peak_memory_in_bytes=7)
+    executable = SimpleNamespace(hlo_modules=lambda: [program], get_compiled_memory_stats=lambda: stats)
+    main = SimpleNamespace(inputs=(), results=())
+    monkeypatch.setattr(worker, "_compiled_for", lambda *_: (executable, main, 1.0))
+    monkeypatch.setattr(worker, "_schedule", lambda _: "schedule")
+    monkeypatch.setattr(worker, "is_mispriced", lambda *asked: is_mispriced and asked == ("schedule", "ENTRY %main {}"))
+    monkeypatch.setattr(worker, "estimated_seconds", lambda *_, **__: 2.5)
+    for name in ("_memory", "_final_traffic", "_canonical"):
+        monkeypatch.setattr(worker, name, lambda *_: {})
+    monkeypatch.setattr(worker, "_traffic", lambda *_: {"bytes_received": 1})
+    for name in ("parameter_shardings", "output_shardings"):
+        monkeypatch.setattr(worker.compat, name, lambda *_: ())
+    request = {"target": "tpu:v5e:2x4", "keeps_propagated": False, "keeps_hlo": False, "estimated_for": 1}
+    found = worker._compile_ahead_of_time(request, tmp_path)
+    assert found["scheduled_seconds"] == (None if is_mispriced else 2.5) and found["estimated_seconds"] is None
+    assert found["lacks_estimate"] is not is_mispriced
+    assert worker._estimate(request, tmp_path) == {"estimated_seconds": None if is_mispriced else 2.5}

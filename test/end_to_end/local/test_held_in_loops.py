@@ -166,6 +166,28 @@ def test_layers_that_are_split_in_other_ways_have_the_values_of_one_device(mesh,
         np.testing.assert_array_equal(mine, theirs)
 
 
+def _quantized_layers(w, xs):
+    """Weights that each turn rounds to integers of a type and takes as floats again, in two scans."""
+
+    def layer(x, each):
+        return jnp.clip(x @ each.astype(jnp.int8).astype(jnp.float32), -3, 3), None
+
+    def turn(total, x):
+        there = lax.scan(layer, x, w)[0]
+        return total + jnp.sum(lax.scan(layer, there, w, reverse=True)[0], 0), None
+
+    return lax.scan(turn, jnp.zeros(WIDTH), xs)[0]
+
+
+@pytest.mark.parametrize("out", [P(), P("x")])
+def test_layers_travel_as_the_integers_that_they_are_rounded_to(mesh, out):
+    args = _numbers(4, 2, WIDTH, WIDTH), _numbers(5, TURNS, 1024, WIDTH)
+    wanted, got, text = _both(mesh, _quantized_layers, args, (P(None, EVERY), P(None, EVERY)), out)
+    np.testing.assert_array_equal(got[0], wanted[0])
+    assert re.search(r'"stablehlo.all_gather".*xi8>', text.split("stablehlo.while")[0])
+    assert "all_gather" not in _in_loops(text)
+
+
 def test_what_a_branch_takes_is_not_gathered_before_the_loop(mesh):
     args = _numbers(0, WIDTH, WIDTH), _numbers(1, TURNS, 1024, WIDTH)
     wanted, got, text = _both(mesh, _branch, args, (P(EVERY), P(None, EVERY)), P())

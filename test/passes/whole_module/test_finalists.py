@@ -114,12 +114,14 @@ class SlowCompiler:
 
     def __init__(self, make=lambda compiled, number: compiled):
         self.make, self.asked, self.child, self.requests = make, [], shared_child(), []
+        self.limits: list[float | None] = []  # of questions for the target, in seconds
 
     def compile(self, module, num_devices, *, target=None, with_estimate=True, **wanted) -> Compiled:
         self.requests.append((module, target))
         compiled = self.child.compile(module, num_devices, **wanted)
         if target is None:
             return compiled
+        self.limits.append(wanted.get("timeout_s"))
         if module not in self.asked:
             self.asked.append(module)
         return self.make(compiled, self.asked.index(module))
@@ -140,6 +142,13 @@ def run(compiler: SlowCompiler, emit="auto", text=TEXT) -> tuple[str, Session]:
 
 def islands(module: str) -> int:
     return module.count("sdy.manual_computation(")
+
+
+def test_our_forms_may_take_the_targets_compiler_six_times_as_long_as_stock_did():
+    compiler = SlowCompiler(lambda compiled, _: dataclasses.replace(compiled, compile_seconds=206.0))
+    run(compiler, emit="manual")
+    stock, *ours = compiler.limits
+    assert stock == 1800 and ours and set(ours) == {1236}
 
 
 def test_the_targets_compiler_is_asked_about_one_set_of_sites():
