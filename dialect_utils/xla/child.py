@@ -112,6 +112,9 @@ class Compiled:
       estimated_seconds: the same; for a compiler that may need another option to write a schedule, the time by a
         schedule of the program with that option.
       lacks_estimate: whether another compilation, which `XlaChild.estimated` starts, may give estimated_seconds.
+      generated_seconds: the time of the final program's local work by the compiler's code generator, see
+        `hlo.generated`; None if it has no prices.
+      generated_without: the local work without such a price.
     """
 
     status: str
@@ -148,6 +151,8 @@ class Compiled:
     scheduled_seconds: float | None = None
     estimated_seconds: float | None = None
     lacks_estimate: bool = False
+    generated_seconds: float | None = None
+    generated_without: "tuple[LocalWork, ...]" = ()
 
     @property
     def is_ok(self) -> bool:
@@ -189,6 +194,13 @@ def comparable_estimates(one: Compiled, other: Compiled) -> tuple[float, float] 
         if first is not None and second is not None:
             return first, second
     return None
+
+
+def may_be_estimated(one: Compiled, other: Compiled) -> bool:
+    """Returns whether two programs have estimates to compare, or another compilation may give what they lack."""
+    return comparable_estimates(one, other) is not None or all(
+        each.lacks_estimate or _shown(each) is not None for each in (one, other)
+    )
 
 
 def shown_estimates(one: Compiled, other: Compiled) -> tuple[float | None, float | None]:
@@ -844,7 +856,8 @@ def _rows_of_fields() -> dict[str, Callable]:
         return Hidden(Collective(*collective), *work)
 
     kinds = {"collectives": KindCount, "moved": Collective, "work": LocalWork}
-    return kinds | {f"final_{name}": kind for name, kind in kinds.items()} | {"final_hidden": hidden}
+    final = {f"final_{name}": kind for name, kind in kinds.items()} | {"final_hidden": hidden}
+    return kinds | final | {"generated_without": LocalWork}
 
 
 def _frozen(value: Any) -> Any:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 # XLA's GPU backend gives a collective that its model does not cover some 5 ms.
@@ -34,12 +33,17 @@ _COMPUTATION = re.compile(r"^  computation_id: (\d+)$", re.MULTILINE)
 _SCHEDULES = "\ncomputation_schedules {"
 _END = re.compile(r"end_timestamp_cycles: ([\d.e+-]+)")
 _TIMESTAMP = re.compile(r"(?:start|end)_timestamp_cycles: ([\d.e+-]+)")
-_FIELD = re.compile(r"""^ +(name|opcode|id|called_computation_ids): "?([^"\n]+)"?$""", re.MULTILINE)
+_FIELD = re.compile(r"""^ +(name|opcode|op_name|id|called_computation_ids): "?([^"\n]+)"?$""", re.MULTILINE)
+_CLOCK = re.compile(r"\bcycles_per_microsecond: ([\d.e+-]+)")
 _SCHEDULED = re.compile(
     r"^    id: (\d+)\n(?:    start_timestamp_cycles: ([\d.e+-]+)\n)?(?:    end_timestamp_cycles: ([\d.e+-]+)\n)?",
     re.MULTILINE,
 )
-_GENERATED = re.compile(r'^ +(?:ROOT )?%?([\w.-]+) = .*"estimated_cycles":"([1-9]\d*)"', re.MULTILINE)
+_GENERATED = re.compile(r'^ +(?:ROOT )?%?([\w.-]+) = .*"estimated_cycles":"([1-9]\d*)"')
+_HEAD = re.compile(r"^(?:ENTRY )?%?([\w.-]+) \(.*\{$")
+_CALLED = re.compile(r"\bcalls=%?([\w.-]+)")
+_OP_NAME = re.compile(r'\bop_name="([^"]+)"')
+_IN_PIECES = "async_collective_fusion"  # begins the names of computations with pieces of a collective
 
 
 def estimated_seconds(schedule: str, bytes_received: int, *, has_placeholders: bool = False) -> float | None:
@@ -70,15 +74,21 @@ def estimated_seconds(schedule: str, bytes_received: int, *, has_placeholders: b
     if found is None:
         return None
     ends = map(float, _END.findall(found))
-    clock = re.search(r"\bcycles_per_microsecond: ([\d.e+-]+)", found)
+    clock = cycles_per_second(found)
     if not clock:
         return None
-    seconds = max(ends, default=0.0) / (float(clock[1]) * 1e6)
+    seconds = max(ends, default=0.0) / clock
     if seconds <= 0 or bytes_received / seconds > _FASTEST_BYTES_PER_S:
         return None
-    if has_placeholders and _has_placeholder(_TIMESTAMP.findall(found), float(clock[1])):
+    if has_placeholders and _has_placeholder(_TIMESTAMP.findall(found), clock / 1e6):
         return None
     return seconds
+
+
+def cycles_per_second(schedule: str) -> float | None:
+    """Returns the clock in which a schedule counts; None if it has none."""
+    clock = _CLOCK.search(schedule)
+    return float(clock[1]) * 1e6 if clock else None
 
 
 def is_mispriced(schedule: str, final_text: str) -> bool:
@@ -89,11 +99,46 @@ def is_mispriced(schedule: str, final_text: str) -> bool:
         instructions.
     """
     entry = _ENTRY.search(schedule)
-    generated = {name: float(cycles) for name, cycles in _GENERATED.findall(final_text)}
-    if entry is None or not generated:
+    generated = _Generated.of(final_text)
+    if entry is None or not generated.by_name:
         return False
     program = _Program.of(schedule)
     return program.excess(entry[1], generated) > _MOST_MISPRICED * program.end(entry[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Generated:
+    """The cycles that the code generator says.
+
+    An instruction beside which a collective runs in pieces is one with the pieces in the final program, under another
+    name; what it computes still has the name of the op that it came from.
+
+    Attributes:
+      by_name: of each instruction. by_op: by the names of ops: of the longest instruction that runs one of them in
+        pieces of a collective.
+    """
+
+    by_name: dict[str, float]
+    by_op: dict[str, float]
+
+    @classmethod
+    def of(cls, final_text: str) -> _Generated:
+        by_name, callers, ops, computation = {}, {}, {}, ""
+        for line in final_text.splitlines():
+            if head := _HEAD.match(line):
+                computation = head[1]
+            elif found := _GENERATED.match(line):
+                by_name[found[1]] = float(found[2])
+                if called := _CALLED.search(line):
+                    callers[called[1]] = float(found[2])
+            elif computation.startswith(_IN_PIECES) and (op := _OP_NAME.search(line)):
+                ops.setdefault(op[1], set()).add(computation)
+        by_op = {op: max(callers.get(each, math.inf) for each in found) for op, found in ops.items()}
+        return cls(by_name, by_op)
+
+    def cycles(self, name: str, op: str) -> float:
+        """Returns the cycles of an instruction of a schedule, which is made of an op; infinite if unknown."""
+        return self.by_name.get(name, self.by_op.get(op, math.inf))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +146,30 @@ class _Program:
     """The instructions of a schedule.
 
     Attributes:
-      names, bodies: by the id of an instruction: its name, and the computations that it calls if it is a loop.
+      names, ops, bodies: by the id of an instruction: its name, that of the op that it is made of, and the computations
+        that it calls if it is a loop.
       times: by the id of a computation: the start and end of each of its instructions, in cycles, with its id.
     """
 
     names: dict[str, str]
+    ops: dict[str, str]
     bodies: dict[str, list[str]]
     times: dict[str, list[tuple[str, float, float]]]
 
     @classmethod
     def of(cls, schedule: str) -> _Program:
         module, *parts = schedule.split(_SCHEDULES)
-        names, bodies, name, opcode, identifier = {}, {}, "", "", ""
+        names, ops, bodies, name, op, opcode, identifier = {}, {}, {}, "", "", "", ""
         for field, value in _FIELD.findall(module):
             if field == "name":
-                name, opcode = value, ""
+                name, op, opcode = value, "", ""
             elif field == "opcode":
                 opcode = value
+            elif field == "op_name":
+                op = value
             elif field == "id" and opcode:
                 identifier = value
-                names[identifier] = name
+                names[identifier], ops[identifier] = name, op
             elif field == "called_computation_ids" and opcode == "while":
                 bodies.setdefault(identifier, []).append(value)
         times = {}
@@ -128,19 +177,19 @@ class _Program:
             if of := _COMPUTATION.search(part):
                 found = _SCHEDULED.findall(part)
                 times[of[1]] = [(each, float(start or 0), float(end or 0)) for each, start, end in found]
-        return cls(names, bodies, times)
+        return cls(names, ops, bodies, times)
 
     def end(self, computation: str) -> float:
         return max((end for *_, end in self.times.get(computation, ())), default=0.0)
 
-    def excess(self, computation: str, generated: Mapping[str, float]) -> float:
+    def excess(self, computation: str, generated: _Generated) -> float:
         """Returns the cycles that mispriced instructions of a computation take more than the code generator says, with
         loops counted."""
         total = 0.0
         for identifier, start, end in self.times.get(computation, ()):
             for body in self.bodies.get(identifier, ()):
                 total += (end - start) * self.excess(body, generated) / max(1.0, self.end(body))
-            cycles = generated.get(self.names.get(identifier, ""), math.inf)
+            cycles = generated.cycles(self.names.get(identifier, ""), self.ops.get(identifier, ""))
             if end - start > _TIMES_TOO_HIGH * cycles:
                 total += end - start - cycles
         return total

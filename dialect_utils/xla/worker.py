@@ -31,7 +31,7 @@ from ..early_stop.stopped import Stopped, has_propagated, may_stop, stopped_in
 from ..platform import compat
 from ..platform.typed import present
 from .compile_targets import Target, TargetError
-from .schedule_estimates import estimated_seconds, is_mispriced
+from .schedule_estimates import cycles_per_second, estimated_seconds, is_mispriced
 
 LENGTH = struct.Struct("<Q")
 _PARENT_POLL_S = 1.0
@@ -440,6 +440,7 @@ def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
         **traffic,
         **_memory(executable),
         **_final_traffic(final_text),
+        **_generated(final_text, schedule),
         "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
         "scheduled_seconds": scheduled,
         "estimated_seconds": None if may_be_estimated else scheduled,
@@ -631,6 +632,20 @@ def _final_traffic(hlo_text: str, *, reads_lines: bool = False) -> dict:
     is_asynchronous = "-start(" in hlo_text or "AsyncCollectiveStart" in hlo_text
     hidden = hidden_in(hlo_text, collectives_in(hlo_text).ops) if is_asynchronous else ()
     return {f"final_{name}": found[name] for name in kept} | {"final_hidden": [astuple(each) for each in hidden]}
+
+
+def _generated(final_text: str, schedule: str | None) -> dict:
+    """Returns the time of the final program's local work by the compiler's code generator, if it says one."""
+    from ..hlo.generated import generated_in
+
+    clock = cycles_per_second(schedule or "")
+    found = generated_in(final_text) if clock else None
+    if found is None or not clock:
+        return {}
+    return {
+        "generated_seconds": found.cycles / clock,
+        "generated_without": [astuple(each) for each in found.others],
+    }
 
 
 def _kind_count(kind: str, collectives: tuple) -> tuple[str, int, int]:

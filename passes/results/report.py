@@ -201,6 +201,9 @@ def _ahead_of_time_lines(check: Check, target: Target) -> list[str]:
         lines += ["  in the compiler's final program:", _side_by_side(check, _FINAL_COLUMNS)]
     if any(each.estimated_seconds is not None for each in (check.stock, check.ours)):
         lines.append(f"  estimate: the compiler's own, {_ESTIMATED_BY[target.platform]}")
+    if check.generated_s is not None:
+        then, now = map(tenths_of_us, check.generated_s)
+        lines.append(f"  without estimates of both: {then} us for stock, {now} us for ours, by its code generator")
     if check.promised:
         forms = f"{counted(check.promised, 'form')} of the module"
         lines.append(f"  searched: {forms} as XLA partitions them, {check.attempts} compiled for the target")
@@ -305,6 +308,8 @@ def _check_dict(check: Check) -> dict:
     dropped = [{"sites": list(sites), "problem": problem} for sites, problem in check.dropped]
     added = [{"sites": list(sites), "reason": reason} for sites, reason in check.added]
     sides = {"stock": costs(check.stock, check.stock_time), "ours": costs(check.ours, check.our_time)}
+    for side, seconds in zip(sides, check.generated_s or ()):
+        sides[side]["generated_seconds"] = seconds
     network = {"topology": _network_text(check) if check.topology else None}
     changes = {"dropped": dropped, "added": added, "attempts": check.attempts, "is_taken_over": bool(check.taken_over)}
     if check.promised:

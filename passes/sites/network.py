@@ -107,6 +107,17 @@ class SiteNetwork:
             self.topology, num_devices, compiled.final_moved, compiled.final_work, compiled.final_hidden
         )
 
+    def generated_time_of(self, compiled: Compiled, num_devices: int) -> float | None:
+        """Returns the seconds of the compiler's final program with local work as its code generator prices it, and what
+        that leaves out by the roofline; None if it has no prices, or if collectives have none."""
+        from reshard.synthesis.network.program_time import roofline_s
+
+        final = None if compiled.generated_seconds is None else self.final_time_of(compiled, num_devices)
+        if final is None:
+            return None
+        others_s = sum(roofline_s(self.topology, each) for each in compiled.generated_without)
+        return final.collectives_s + compiled.generated_seconds + others_s
+
     def time_beside(self, stock: Compiled, compiled: Compiled, num_devices: int) -> ProgramTime:
         """Returns the modelled time of stock XLA's program, or of another one, for comparison with stock XLA's.
 

@@ -67,6 +67,14 @@ class Check:
     wrong_stock: str = ""
     layouts: int | None = None
 
+    @property
+    def generated_s(self) -> tuple[float, float] | None:
+        """Returns the times of both by the code generator of the target's compiler, where they stand in for its
+        estimates; else None."""
+        if self.target is None or not (self.topology and self.stock.is_ok and self.ours.is_ok):
+            return None
+        return ModuleCriterion(BETTER, SiteNetwork(self.topology), self.target.devices).generated(self.stock, self.ours)
+
 
 def option_of(pipeline: Pipeline, name: str, default):
     """Returns an option of the pass plan-sites; the default if the pipeline has no such pass."""

@@ -46,6 +46,7 @@ class Outcome:
       ties: costs that decide between equal times, the most important first.
       of: what was measured, for the caller.
       sent: the share of the time in which data moves between processes, on a network that was measured.
+      generated_s: the time with local work as the compiler's code generator prices it; None if it does not.
     """
 
     problem: str
@@ -53,6 +54,7 @@ class Outcome:
     ties: tuple[float, ...] = ()
     of: Any = None
     sent: float = 0.0
+    generated_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

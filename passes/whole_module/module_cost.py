@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.platform.typed import present
-from reshard.dialect_utils.xla.child import Compiled, comparable_estimates
+from reshard.dialect_utils.xla.child import Compiled, comparable_estimates, may_be_estimated
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import (
     ALWAYS,
@@ -34,6 +34,7 @@ SAME_MEMORY = 500  # a part of the memory by which two forms may differ and stil
 LEAST_GAIN_OF_WHOLE = 0.1  # share of the time: where every op is written anew, the model's errors count more
 LEAST_GAIN_OF_SENDING = 0.05  # share of the time between processes, about which the model is surer
 LEAST_GAIN_CONFIRMED = 0.01  # share of the compiler's own estimate, which then takes the place of that
+LEAST_GAIN_GENERATED = 0.05  # share of the time by its code generator, where there are no estimates to compare
 LEAST_GAIN_FOR_BYTES = 0.02  # share of the time that a form gains which receives more bytes than stock XLA's
 SAME_BYTES = 0.001  # part by which received bytes may be more and count as the same
 EITHER_WAY = "either way"  # ends what is said of forms that are alike
@@ -69,7 +70,15 @@ class ModuleCriterion:
             return Outcome(problem, 0.0, (-sites,), ours)
         time, ties = self.time(stock, ours), (ours.costs.bytes_received, ours.costs.temp_bytes, sites)
         is_sent = self.network.has_processes_alone and time.seconds > 0
-        return Outcome(problem, time.seconds, ties, ours, time.collectives_s / time.seconds if is_sent else 0.0)
+        sent = time.collectives_s / time.seconds if is_sent else 0.0
+        return Outcome(problem, time.seconds, ties, ours, sent, self.generated_s(ours))
+
+    def generated_s(self, compiled: Compiled) -> float | None:
+        """Returns the time of a program with local work as the compiler's code generator prices it; None if it does
+        not."""
+        if compiled.generated_seconds is None or not self.network.is_known:
+            return None
+        return self.network.generated_time_of(compiled, self.num_devices)
 
     def time(self, stock: Compiled, compiled: Compiled) -> ProgramTime:
         """Returns the modelled time of stock XLA's program, or of another one, for comparison with stock XLA's."""
@@ -147,7 +156,16 @@ class ModuleCriterion:
         then, now = estimates_us(stock, ours)
         if now > then * (1 + LONGER_ESTIMATE):
             worse.append(f"the compiler's own estimate in us {then:,} -> {now:,}")
+        if (generated := self.generated(stock, ours)) and generated[1] > generated[0] * (1 + LONGER_ESTIMATE):
+            worse.append(f"time by the compiler's code generator {micros_of_both(*generated)}")
         return worse
+
+    def generated(self, stock: Compiled, ours: Compiled) -> tuple[float, float] | None:
+        """Returns the times of two programs by the code generator, where they stand in for estimates; else None."""
+        then, now = self.generated_s(stock), self.generated_s(ours)
+        if then is None or now is None or may_be_estimated(stock, ours):
+            return None
+        return then, now
 
     def _memory(self, stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
         if self.counts_chip:
@@ -271,7 +289,16 @@ def is_clearly_faster(whole: Outcome, islands: Outcome) -> bool:
     if whole.of is None or islands.of is None or whole.seconds >= islands.seconds:
         return False
     theirs, mine = estimates_us(islands.of, whole.of)
-    return 0 < mine <= (1 - LEAST_GAIN_CONFIRMED) * theirs
+    return 0 < mine <= (1 - LEAST_GAIN_CONFIRMED) * theirs or _is_generated_faster(whole, islands)
+
+
+def _is_generated_faster(whole: Outcome, islands: Outcome) -> bool:
+    """Returns whether the module written per device is faster by the compiler's code generator, in place of estimates
+    that there are none of."""
+    theirs, mine = islands.generated_s, whole.generated_s
+    if theirs is None or mine is None or may_be_estimated(islands.of, whole.of):
+        return False
+    return mine <= (1 - LEAST_GAIN_GENERATED) * theirs
 
 
 def compared(rewritten: Outcome, left: Outcome, so: str = "with the rewrite", not_so: str = "without") -> str:

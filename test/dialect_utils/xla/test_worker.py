@@ -9,6 +9,8 @@ import pytest
 
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla import worker
+from reshard.dialect_utils.xla.child import compiled_from
+from reshard.synthesis.network.program_time import LocalWork
 from reshard.dialect_utils.xla.worker import pack_frame, read_frame, seeded_inputs
 
 
@@ -49,6 +51,25 @@ def test_made_up_inputs_depend_on_the_seed_alone(element):
     (one,), (again,), (other,) = (seeded_inputs(types, seed) for seed in (1, 1, 2))
     assert one.shape == (16, 4) and one.dtype == worker.numpy_dtype(element)
     assert one.tobytes() == again.tobytes() != other.tobytes()
+
+
+def test_the_code_generators_cycles_are_seconds_by_the_clock_of_the_schedule():
+    text = """HloModule m, is_scheduled=true
+%squared (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %m = f32[8]{0} multiply(%p, %p)
+}
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %b = f32[8]{0} fusion(%a), kind=kLoop, calls=%squared, backend_config={"estimated_cycles":"3000"}
+  ROOT %c = f32[8]{0} negate(%b)
+}
+"""
+    found = worker._generated(text, "  cycles_per_microsecond: 1500\n")
+    assert found == {"generated_seconds": 2e-6, "generated_without": [(0, 64, 1, 1)]}
+    read = compiled_from({"status": "ok", **found})
+    assert read.generated_without == (LocalWork(0, 64, 1, 1),) and read.generated_seconds == 2e-6
+    assert worker._generated(text, None) == worker._generated("HloModule m", "cycles_per_microsecond: 1500") == {}
 
 
 @pytest.mark.parametrize("is_mispriced", [True, False])

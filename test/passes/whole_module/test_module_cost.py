@@ -10,6 +10,7 @@ from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import ALWAYS, BETTER, STRICT
 from reshard.passes.whole_module.joint_choice import Outcome
 from reshard.passes.whole_module.module_cost import ModuleCriterion, compared, is_better
+from reshard.synthesis.network.program_time import LocalWork
 from reshard.synthesis.programs.traffic import Collective
 
 UNKNOWN, TWO_NODES = SiteNetwork(), SiteNetwork("h100:2x2")
@@ -66,6 +67,45 @@ def test_the_compilers_own_estimate_may_be_two_percent_longer():
     stock = program(10**6, estimated_seconds=1e-3)
     assert problem(stock, program(10**5, estimated_seconds=1.01e-3)) == ""
     assert "the compiler's own estimate in us" in problem(stock, program(10**5, estimated_seconds=1.03e-3))
+
+
+GENERATED = {"final_bytes_received": 0}  # the code generator prices the final program's local work
+
+
+@pytest.mark.parametrize("estimates", [{}, {"scheduled_seconds": 1e-3}, {"lacks_estimate": True}])
+def test_the_code_generators_time_may_be_two_percent_longer_where_no_estimates_are_to_compare(estimates):
+    stock = program(10**6, generated_seconds=1e-3, **GENERATED, **estimates)
+    near, far, without = (
+        program(10**5, generated_seconds=each, **GENERATED) for each in (1.01e-3, 1.03e-3, None)
+    )
+    assert problem(stock, near, TWO_NODES) == problem(stock, without, TWO_NODES) == ""
+    assert problem(stock, far, TWO_NODES).startswith("time by the compiler's code generator 1,000.0 us -> 1,030.0 us")
+
+
+@pytest.mark.parametrize(
+    "then, now",
+    [
+        ({"scheduled_seconds": 1e-3}, {"scheduled_seconds": 1e-3}),
+        ({"estimated_seconds": 1e-3}, {"lacks_estimate": True}),  # another compilation may give it
+    ],
+)
+def test_the_code_generators_time_counts_for_nothing_beside_estimates(then, now):
+    stock = program(10**6, generated_seconds=1e-3, **GENERATED, **then)
+    ours = program(10**5, generated_seconds=2e-3, **GENERATED, **now)
+    assert problem(stock, ours, TWO_NODES) == ""
+
+
+def test_the_code_generators_time_has_collectives_and_what_has_no_price_by_the_model():
+    """1.8e9 bytes at the bandwidth of an H100's memory, 3.35e12 bytes/s, take 537 us."""
+    criterion = ModuleCriterion(BETTER, TWO_NODES, 4)
+    moved = (Collective("all_gather", 10**7, 2 * 10**7, groups=INSIDE),)
+    priced = program(10**7, generated_seconds=1e-3, final_bytes_received=10**7, final_moved=moved)
+    collectives_s = criterion.time(priced, priced).collectives_s
+    assert collectives_s > 0 and criterion.generated_s(priced) == pytest.approx(1e-3 + collectives_s)
+    more = replace(priced, generated_without=(LocalWork(0, 1_800_000_000, 1),))
+    assert criterion.generated_s(more) == pytest.approx(1e-3 + collectives_s + 1.8e9 / 3.35e12)
+    assert criterion.generated_s(replace(priced, final_unpriced=("recv",))) is None
+    assert ModuleCriterion(BETTER, UNKNOWN, 4).generated_s(priced) is None
 
 
 def test_the_final_program_may_not_take_longer_if_it_is_priced():

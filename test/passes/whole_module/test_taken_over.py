@@ -576,6 +576,25 @@ def test_an_estimate_of_the_compiler_takes_the_place_of_the_margin(seconds, mine
     assert is_clearly_faster(whole, islands) is taken
 
 
+@pytest.mark.parametrize(
+    "seconds, generated_s, mine, taken",
+    [
+        (0.95, 0.94, {}, True),
+        (0.95, 0.96, {}, False),
+        (1.01, 0.5, {}, False),
+        (0.95, None, {}, False),
+        (0.95, 0.5, {"lacks_estimate": True}, False),  # it may still come
+        (0.95, 0.5, {"scheduled_seconds": 1.0}, False),
+    ],
+)
+def test_where_no_estimates_are_to_compare_the_code_generator_takes_the_place_of_the_margin(
+    seconds, generated_s, mine, taken
+):
+    whole = Outcome("", seconds, (), Compiled("ok", **mine), generated_s=generated_s)
+    islands = Outcome("", 1.0, (), Compiled("ok", scheduled_seconds=1.0), generated_s=1.0)
+    assert is_clearly_faster(whole, islands) is taken
+
+
 # Stock XLA computes it wrongly on 3 x 4 devices; see docs/upstream/convolution.md.
 WRONG = """
 sdy.mesh @mesh = <["x"=3, "y"=4]>

@@ -463,6 +463,21 @@ class TestAheadOfTime:
             "estimate: the compiler's own, by bandwidth; it knows no latency and not where devices are",
         ]
 
+    def test_report_says_what_stands_in_for_estimates(self):
+        """Ours has none. The network, the target's, is known."""
+
+        def compiled(converted):
+            found = compiled_ahead(seconds=None if converted else 1e-4)
+            return dataclasses.replace(found, generated_seconds=2e-4 if converted else 3e-4)
+
+        session = self.check(FakeChild(compiled))
+        assert "by its code generator" not in report.as_text(session)
+        session.results.checks[-1] = dataclasses.replace(session.results.checks[-1], topology="v5e:2x2")
+        said = "  without estimates of both: 300.0 us for stock, 200.0 us for ours, by its code generator\n"
+        assert said in report.as_text(session)
+        (found,) = report.as_dict(session)["checks"]
+        assert [found[side]["generated_seconds"] for side in ("stock", "ours")] == [3e-4, 2e-4]
+
     def test_report_of_a_module_that_one_compiler_aborts_on(self):
         child = FakeChild(lambda converted: compiled_ahead() if converted else Compiled("abort", "SIGABRT: oh"))
         rows = [" ".join(line.split()) for line in report.as_text(self.check(child)).splitlines()]
