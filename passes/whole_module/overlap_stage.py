@@ -6,9 +6,9 @@ It is for targets of compilation ahead of time alone: their compilers say what r
 overlap-collectives proposes pipelines by its model. Those of one pattern are alike to a compiler: it fuses what they
 make with what comes next, or it does not. So the patterns are tried one after the other, each with what has been taken
 before: first products whose sums are scattered, which leave no whole product behind, last those that are put together.
-A pattern is taken if the modelled time of the compiler's schedule is shorter, its own estimate is not longer, and no
-more memory is needed than stock XLA's. Memory is what is allocated: blocks that travel lie in the memory of the chip,
-of which there is always as much.
+A pattern is taken if the modelled time of the compiler's schedule is shorter, its own estimate is not longer, nor the
+time by its code generator where there are no estimates to compare, and no more memory is needed than stock XLA's.
+Memory is what is allocated: blocks that travel lie in the memory of the chip, of which there is always as much.
 """
 
 from __future__ import annotations
@@ -156,7 +156,12 @@ class _Stage:
         if now > (1 - LEAST_GAIN) * then:
             return f"modelled time {micros_of_both(then, now)}"
         then, now = estimates_us(self.compiled, compiled)
-        return f"the compiler's own estimate in us {then:,} -> {now:,}" if now > (1 + SAME_ESTIMATE) * then else ""
+        if now > (1 + SAME_ESTIMATE) * then:
+            return f"the compiler's own estimate in us {then:,} -> {now:,}"
+        generated = self.criterion.generated(self.compiled, compiled)
+        if generated and generated[1] > (1 + SAME_ESTIMATE) * generated[0]:
+            return f"time by the compiler's code generator {micros_of_both(*generated)}"
+        return ""
 
     def _seconds(self, compiled: Compiled) -> float:
         return self.criterion.time(self.check.ours, compiled).seconds

@@ -183,6 +183,7 @@ def linear_algebra(name: str) -> jax.stages.Lowered:
     return jax.jit(program, in_shardings=rows).lower(jax.ShapeDtypeStruct((16, 16), np.float32))
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("name", LINEAR_ALGEBRA)
 def test_hlo_of_linear_algebra_is_read_and_rewritten(name, tmp_path, capsys):
     (tmp_path / "module.hlo").write_text(linear_algebra(name).compiler_ir("hlo").as_hlo_text())

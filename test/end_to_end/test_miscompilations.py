@@ -45,6 +45,7 @@ def _converted(a):
     return with_sharding_constraint(a, sharded((4, 2), None, ("x", "y")))
 
 
+@pytest.mark.mostly_slow
 @POLICIES
 @pytest.mark.parametrize("start", [(0, 0), (1, 32), (3, 11), (0, 40), (-5, 2)])
 def test_a_slice_whose_start_is_clamped_and_an_island_that_takes_a_part_of_it(policy, start):

@@ -112,6 +112,7 @@ class TestCalledLikeStock:
         lowered, result = optimized(jax.jit(lambda a: into_columns(mesh, a) * weights + placed), cube)
         assert_equal_trees(result.compile()(cube), lowered.compile()(cube))
 
+    @pytest.mark.mostly_slow
     @pytest.mark.parametrize("dtype", ["bool", "uint8", "bfloat16", "complex64", "int4", "float8_e4m3fn"])
     def test_dtypes(self, mesh, dtype):
         """The cast is inside, since jax 0.10 compiles int4 arguments as packed but passes them unpacked."""

@@ -68,6 +68,7 @@ def assert_equal_trees(ours, stock):
 
 
 class TestExported:
+    @pytest.mark.slow
     def test_is_called_like_the_one_that_was_given(self, mesh, cube, there_and_back):
         args = {"a": cube}, jnp.float32(2)
         exported = jax.export.export(jax.jit(there_and_back))(*args)

@@ -311,6 +311,7 @@ class TestLeftAlone:
 SIX, TWENTY_FOUR = 'sdy.mesh @mesh = <["x"=3, "y"=2]>', 'sdy.mesh @mesh = <["a"=2, "b"=3, "c"=4]>'
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     "mesh, shape, source, target",
     [

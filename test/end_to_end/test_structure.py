@@ -75,6 +75,7 @@ def test_every_corner_gives_what_it_gives_unsharded(name):
     )
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("name", modules())
 def test_what_comes_out_stays_as_it_is(name):
     with make_context() as context, ir.Location.unknown(context):

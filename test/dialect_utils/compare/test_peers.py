@@ -133,6 +133,7 @@ def test_xla_and_we_are_priced_from_what_xla_compiles():
             assert theirs.kinds_text == "1 all_to_all" and theirs.bytes_received == {8: 48, 10: 36}[shape[0]]
 
 
+@pytest.mark.slow
 def test_the_greedy_chain_receives_no_more_than_shardys_pass_in_no_more_collectives():
     compared = 0
     for pair in random_pairs(74, 200, (4, 6, 8, 12, 16, 24, 36, 64)):

@@ -35,6 +35,7 @@ def floats(*shape: int, dtype=np.float32) -> np.ndarray:
 X = floats(4, 8)
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     "function, arguments",
     [

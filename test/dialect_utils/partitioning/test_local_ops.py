@@ -107,6 +107,7 @@ def random_sides(rng: random.Random, mesh: Mesh) -> tuple[tuple[int, ...], list[
     return tuple(rng.choice((4, 6, 8, 16, 24)) for _ in range(rank)), layouts, unreduced
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("topology", ["", "h100:2x4", "h100:1x8", "v5e:2x4", "uniform", "cpu:8"])
 def test_no_change_of_layout_costs_less_than_the_least(topology):
     """So that rules which are dearer for sure need no plan."""

@@ -21,6 +21,7 @@ def at(mesh, *spec):
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 
+@pytest.mark.slow
 def test_a_function_is_advised_on_and_the_changed_module_computes_the_same(mesh):
     rows, columns = at(mesh, "x"), at(mesh, None, "x")
 

@@ -87,6 +87,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("function", [*FREE, *OTHERS], ids=lambda each: each.__name__.strip("_"))
 def test_values_are_those_of_one_device(mesh, function):
     x = np.random.default_rng(0).integers(-3, 4, 8).astype(np.float32)

@@ -53,6 +53,7 @@ def has_thin_tiles(pair: Pair) -> bool:
     return any(1 in side.tile_shape(pair.mesh, pair.shape) for side in (pair.source, pair.target))
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     "pair",
     [each for each in random_reductions(33, 16, (4, 6, 8), least_elements=1 << 12) if not has_thin_tiles(each)],

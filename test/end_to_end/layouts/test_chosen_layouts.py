@@ -128,6 +128,7 @@ def test_where_they_cannot_be_chosen_a_remark_says_so(layer, options, said):
     assert remarks_of(found) == [f"remark: layouts between arguments and results stay: {said}"]
 
 
+@pytest.mark.slow
 def test_where_values_cannot_be_compared_no_op_is_left_to_xla(layer, monkeypatch):
     fun, args = layer
     monkeypatch.setattr(chosen_layouts.checks, "MOST_VALUE_BYTES", 1)

@@ -139,6 +139,7 @@ def test_stages_of_nnx_are_optimized_and_stay_its_own(always, mesh, batch):
     assert reshards[0] > 0 and reshards[1] == 0
 
 
+@pytest.mark.slow
 def test_a_report_takes_a_function_of_nnx(mesh, batch):
     jitted, model = nnx.jit(step_on(mesh)), Model(mesh)
     sites = len(reshard.explain(jitted, model, batch).to_dict()["sites"])
@@ -157,6 +158,7 @@ def test_a_method_may_be_decorated(always, mesh, batch):
     jax.clear_caches()  # they hold the static argument, and so the class and its function
 
 
+@pytest.mark.slow
 def test_the_seam_is_removed_with_the_last_function(mesh):
     gc.collect()
     stock = compiler.compile_or_get_cached

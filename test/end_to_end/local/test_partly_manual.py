@@ -102,6 +102,7 @@ def _program(mesh, body, names):
     return jax.jit(jax.shard_map(body, mesh=mesh, axis_names=names, check_vma=False, **specs))
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("network", ["", "a2mega:4x2"])
 @pytest.mark.parametrize("body", BODIES)
 def test_values_are_those_of_the_body_over_all_axes(mesh, body, network):

@@ -102,6 +102,7 @@ def test_gradients_of_a_convolution_along_split_dimensions(mesh, kind, spec):
 @pytest.mark.parametrize("window, strides, padding", [
     ((3, 3), (1, 1), "SAME"), ((2, 2), (2, 2), "VALID"), ((3, 5), (2, 1), "SAME"), ((4, 4), (4, 4), "VALID"),
 ])  # fmt: skip
+@pytest.mark.mostly_slow
 def test_pools_along_split_dimensions_and_their_gradients(mesh, window, strides, padding, spec):
     def pooled(x):
         sizes = dict(window_dimensions=(1, *window, 1), window_strides=(1, *strides, 1), padding=padding)

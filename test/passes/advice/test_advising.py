@@ -56,6 +56,7 @@ def test_a_constraint_that_moves_all_elements_there_and_back_is_taken_out():
     assert found.stock.compiled.costs.bytes_received > 0
 
 
+@pytest.mark.slow
 def test_the_text_has_the_forms_and_each_change():
     text = advice_text.as_text(advice(THERE_AND_BACK)[0])
     assert text.startswith("m: 8 devices, times modelled on h100, 1 node x 8 gpu\n")

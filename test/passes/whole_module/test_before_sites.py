@@ -126,6 +126,7 @@ def test_the_result_is_the_same_if_sites_are_planned(planned):
     assert planned and first == second and session.results.checks[0].taken_over == "time"
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize(
     ("text", "how"),
     [
@@ -186,6 +187,7 @@ def test_a_mistake_of_the_user_is_reported_once():
     assert len(refused.value.diagnostics) == 1
 
 
+@pytest.mark.mostly_slow
 @pytest.mark.parametrize("topology", ["h100:2x4", "v5e:2x4", "cpu"])
 @pytest.mark.parametrize(
     "text",

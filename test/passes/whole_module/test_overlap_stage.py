@@ -69,12 +69,12 @@ class Child:
         return dataclasses.replace(compiled, estimated_seconds=found.estimated_seconds, lacks_estimate=False)
 
 
-def run(answer, pipeline: str = "reshard", topology: str = "v5e:2x2", text: str = MODULE, effort: int = 1):
+def run(answer, pipeline: str = "reshard", topology: str = "v5e:2x2", text: str = MODULE, effort: int = 1, stock=None):
     """Returns the session after the stage, the text of its result, and how often the compiler was asked."""
     child = Child(answer)
     target = Target.parse("tpu:v5e:2x2")
     session = Session(RunOptions(compile_for=target, xla_child=child, effort=effort))  # type: ignore[arg-type]
-    stock = compiled(SLOW)
+    stock = stock or compiled(SLOW)
     session.results.checks.append(Check(stock, stock, (), False, target, topology))
     with make_context():
         original, module = ir.Module.parse(text), ir.Module.parse(text)
@@ -110,6 +110,20 @@ def test_what_is_worse_stays_as_it_was_and_the_row_says_why(answer, problem):
     (row,) = session.results.report_rows
     assert not row["is_rewritten"] and problem in row["reason"]
     assert not session.results.checks[-1].is_rewritten
+
+
+@pytest.mark.parametrize("seconds, is_taken", [(1e-3, True), (1e-1, False)])
+def test_without_estimates_to_compare_the_code_generators_time_may_not_be_longer_than_that_of_the_best_form(
+    seconds, is_taken
+):
+    def answer(module):
+        generated_s = seconds if "collective_permute" in module else 1e-3
+        return compiled(FAST, estimated_seconds=None, generated_seconds=generated_s)
+
+    session, module, _ = run(answer, stock=compiled(SLOW, estimated_seconds=None, generated_seconds=1e-3))
+    assert ("collective_permute" in module) is is_taken
+    (row,) = session.results.report_rows
+    assert is_taken or "time by the compiler's code generator" in row["reason"]
 
 
 def test_memory_on_the_chip_does_not_count():

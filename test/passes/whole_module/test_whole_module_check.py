@@ -155,6 +155,7 @@ class TestWithStockXla:
         assert islands(module) == 6 and found.dropped == ()
         assert found.ours.bytes_received > found.stock.bytes_received
 
+    @pytest.mark.slow
     def test_on_a_known_network_time_decides_and_bytes_may_rise(self):
         """Over a slow link stock XLA's one gather of all data costs more than six exchanges within a host."""
         text = conversions({(4,) * 5: on_one_dimension(5)})

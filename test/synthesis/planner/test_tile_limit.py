@@ -67,6 +67,7 @@ def test_one_collective_where_r2_needs_two():
     assert large.largest_tile_bytes == 2 * small.largest_tile_bytes and large.time_s < small.time_s
 
 
+@pytest.mark.slow
 def test_groups_of_the_nearest_replicas_gather_all():
     found = planned(SHUFFLED, (512, 8192), '[{"x", "z"}, {}]', '[{}, {"z"}]', "h100", 1 << 24)
     assert found.chain_text == "all_gather x: dim 0, z: dim 0, nearest replicas; slice z: dim 1"

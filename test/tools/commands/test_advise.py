@@ -51,6 +51,7 @@ def test_the_flags_have_the_defaults_of_the_function():
     assert parse_flags(["advise", "step.mlir", "--may-change", every]).may_change == tuple(MAY_CHANGE)
 
 
+@pytest.mark.slow
 def test_a_change_is_named_with_its_line_and_the_changed_module_is_written(capsys, tmp_path):
     module, changed = tmp_path / "step.mlir", tmp_path / "better.mlir"
     module.write_text(BAD)
