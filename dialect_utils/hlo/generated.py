@@ -3,8 +3,8 @@
 
 XLA's compiler for TPUs writes the cycles of each fusion into the program, as the code that it generates takes them by
 its own model: it knows the shapes of tiles, padding, and what fits into the memory on the chip. Its scheduler has other
-prices, made before there is any code, and a roofline has none of this. Copies between memories that start and end apart,
-and some small ops, have no price; their work stands beside the cycles.
+prices, made before there is any code, and a roofline has none of this. Copies between memories that start and end
+apart, and some small ops, have no price; their work stands beside the cycles.
 """
 
 from __future__ import annotations

@@ -112,11 +112,12 @@ class SiteNetwork:
         that leaves out by the roofline; None if it has no prices, or if collectives have none."""
         from reshard.synthesis.network.program_time import roofline_s
 
-        final = None if compiled.generated_seconds is None else self.final_time_of(compiled, num_devices)
-        if final is None:
+        generated_s = compiled.generated_seconds
+        final = None if generated_s is None else self.final_time_of(compiled, num_devices)
+        if generated_s is None or final is None:
             return None
         others_s = sum(roofline_s(self.topology, each) for each in compiled.generated_without)
-        return final.collectives_s + compiled.generated_seconds + others_s
+        return final.collectives_s + generated_s + others_s
 
     def time_beside(self, stock: Compiled, compiled: Compiled, num_devices: int) -> ProgramTime:
         """Returns the modelled time of stock XLA's program, or of another one, for comparison with stock XLA's.

@@ -10,8 +10,8 @@ import pytest
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla import worker
 from reshard.dialect_utils.xla.child import compiled_from
-from reshard.synthesis.network.program_time import LocalWork
 from reshard.dialect_utils.xla.worker import pack_frame, read_frame, seeded_inputs
+from reshard.synthesis.network.program_time import LocalWork
 
 
 def test_a_frame_is_read_back_and_the_end_of_the_stream_is_none():

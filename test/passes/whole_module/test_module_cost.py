@@ -75,9 +75,7 @@ GENERATED = {"final_bytes_received": 0}  # the code generator prices the final p
 @pytest.mark.parametrize("estimates", [{}, {"scheduled_seconds": 1e-3}, {"lacks_estimate": True}])
 def test_the_code_generators_time_may_be_two_percent_longer_where_no_estimates_are_to_compare(estimates):
     stock = program(10**6, generated_seconds=1e-3, **GENERATED, **estimates)
-    near, far, without = (
-        program(10**5, generated_seconds=each, **GENERATED) for each in (1.01e-3, 1.03e-3, None)
-    )
+    near, far, without = (program(10**5, generated_seconds=each, **GENERATED) for each in (1.01e-3, 1.03e-3, None))
     assert problem(stock, near, TWO_NODES) == problem(stock, without, TWO_NODES) == ""
     assert problem(stock, far, TWO_NODES).startswith("time by the compiler's code generator 1,000.0 us -> 1,030.0 us")
 
