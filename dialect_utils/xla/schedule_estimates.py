@@ -40,6 +40,7 @@ _SCHEDULED = re.compile(
     re.MULTILINE,
 )
 _GENERATED = re.compile(r'^ +(?:ROOT )?%?([\w.-]+) = .*"estimated_cycles":"([1-9]\d*)"')
+_NAME = re.compile(r"^ +(?:ROOT )?%?([\w.-]+) = ", re.MULTILINE)
 _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.-]+) \(.*\{$")
 _CALLED = re.compile(r"\bcalls=%?([\w.-]+)")
 _OP_NAME = re.compile(r'\bop_name="([^"]+)"')
@@ -114,12 +115,13 @@ class _Generated:
     name; what it computes still has the name of the op that it came from.
 
     Attributes:
-      by_name: of each instruction. by_op: by the names of ops: of the longest instruction that runs one of them in
-        pieces of a collective.
+      by_name: of each instruction. by_op: by the names of ops: of the one instruction that runs it beside pieces of a
+        collective. names: of all instructions.
     """
 
     by_name: dict[str, float]
     by_op: dict[str, float]
+    names: frozenset[str]
 
     @classmethod
     def of(cls, final_text: str) -> _Generated:
@@ -133,12 +135,17 @@ class _Generated:
                     callers[called[1]] = float(found[2])
             elif computation.startswith(_IN_PIECES) and (op := _OP_NAME.search(line)):
                 ops.setdefault(op[1], set()).add(computation)
-        by_op = {op: max(callers.get(each, math.inf) for each in found) for op, found in ops.items()}
-        return cls(by_name, by_op)
+        alone = {op: next(iter(found)) for op, found in ops.items() if len(found) == 1}
+        by_op = {op: callers[each] for op, each in alone.items() if each in callers}
+        return cls(by_name, by_op, frozenset(_NAME.findall(final_text)))
 
     def cycles(self, name: str, op: str) -> float:
-        """Returns the cycles of an instruction of a schedule, which is made of an op; infinite if unknown."""
-        return self.by_name.get(name, self.by_op.get(op, math.inf))
+        """Returns the cycles of an instruction of a schedule; infinite if unknown.
+
+        Args:
+          op: that it is made of, if no other instruction is.
+        """
+        return self.by_name.get(name, math.inf if name in self.names else self.by_op.get(op, math.inf))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +153,8 @@ class _Program:
     """The instructions of a schedule.
 
     Attributes:
-      names, ops, bodies: by the id of an instruction: its name, that of the op that it is made of, and the computations
-        that it calls if it is a loop.
+      names, bodies: by the id of an instruction: its name, and the computations that it calls if it is a loop.
+      ops: by the id of a fusion: the name of the op that it is made of, if no other one is.
       times: by the id of a computation: the start and end of each of its instructions, in cycles, with its id.
     """
 
@@ -159,7 +166,7 @@ class _Program:
     @classmethod
     def of(cls, schedule: str) -> _Program:
         module, *parts = schedule.split(_SCHEDULES)
-        names, ops, bodies, name, op, opcode, identifier = {}, {}, {}, "", "", "", ""
+        names, bodies, made_of, name, op, opcode, identifier = {}, {}, {}, "", "", "", ""
         for field, value in _FIELD.findall(module):
             if field == "name":
                 name, op, opcode = value, "", ""
@@ -167,11 +174,14 @@ class _Program:
                 opcode = value
             elif field == "op_name":
                 op = value
-            elif field == "id" and opcode:
+            elif field == "id" and name and opcode:
                 identifier = value
-                names[identifier], ops[identifier] = name, op
+                names[identifier], name = name, ""  # the next number is that of the computation
+                if opcode == "fusion" and op:
+                    made_of.setdefault(op, []).append(identifier)
             elif field == "called_computation_ids" and opcode == "while":
                 bodies.setdefault(identifier, []).append(value)
+        ops = {found[0]: op for op, found in made_of.items() if len(found) == 1}
         times = {}
         for part in parts:
             if of := _COMPUTATION.search(part):
