@@ -38,6 +38,7 @@ PIPELINES = ", with pipelines"  # behind all of it: products before collectives 
 _PIPELINES = re.compile(rf"{PIPELINES}((?: \d+)*)$")  # with the numbers of some of them, counted from 0; none: all
 PRODUCTS = ", products compared"  # likewise: each is split in the way that takes least time
 LEAN = ", in little memory"  # likewise: each op is split in the way that needs least of it, if that is little slower
+UNJOINED = ", none joined"  # likewise, behind that: small collectives are not joined, which takes buffers
 FIRST_FORMS = (TIME, TIME + PRODUCTS)
 ALL_FORMS = (TIME, BYTES, TIME + PRODUCTS)
 LOOPS_STAY = ", loops stay with XLA"  # behind what plans are made for, in the name of a form
@@ -54,7 +55,7 @@ class TakenOver:
       form: what its plans are made for, and whether its loops stay with XLA.
       rows: a report row for each change of layout in it. said: what its passes said of single ops.
       held_bytes: what a device holds while loops run, so that it is converted or reduced once.
-      apart: the number of sums that do not wait for a loop any more.
+      apart: the number of sums that do not wait for a loop any more. joined: of collectives that are part of others.
     """
 
     module: ir.Module | None
@@ -64,6 +65,7 @@ class TakenOver:
     said: tuple[Diagnostic, ...] = ()
     held_bytes: int = 0
     apart: int = 0
+    joined: int = 0
 
     @property
     def chains_s(self) -> float:
@@ -128,6 +130,8 @@ def _converting(rewriting: Pipeline, form: str) -> Pipeline:
     form = _HELD.sub("", _RELEASED.sub("", form))
     stay = LOOPS_TOO if form.endswith(LOOPS_STAY) else UNKNOWN
     made_for = form.removesuffix(LOOPS_STAY)
+    is_joined = not made_for.endswith(UNJOINED)
+    made_for = made_for.removesuffix(UNJOINED)
     is_lean = made_for.endswith(LEAN)
     made_for = made_for.removesuffix(LEAN)
     objective, products = made_for.removesuffix(PRODUCTS), LEAST_TIME if made_for.endswith(PRODUCTS) else AS_FOUND
@@ -145,7 +149,8 @@ def _converting(rewriting: Pipeline, form: str) -> Pipeline:
         keep_sums=keeps_sums(rewriting),
     )
     joining = JoinCollectivesPass(writer.platform, writer.topology, keep_sums=own.keep_sums, apart=is_lean)
-    elements = ((own, joining) if each is writer else (each,) for each in rewriting.elements)
+    written = (own, joining) if is_joined else (own,)
+    elements = (written if each is writer else (each,) for each in rewriting.elements)
     return Pipeline(tuple(itertools.chain(*elements)))
 
 
@@ -187,11 +192,12 @@ def take_over(
 
 
 def different(forms: Iterable[TakenOver]) -> list[TakenOver]:
-    """Returns the forms that are modules, without those that have the chains of an earlier one, and sums like it."""
+    """Returns the forms that are modules, without those that have the chains of an earlier one, and sums and joined
+    collectives like it."""
     found: dict[tuple, TakenOver] = {}
     for each in forms:
         if each.module is not None:
-            found.setdefault((each.apart, *(row["chain"] for row in each.rows)), each)
+            found.setdefault((each.apart, each.joined, *(row["chain"] for row in each.rows)), each)
     return list(found.values())
 
 
@@ -233,5 +239,5 @@ def take_over_as(form: str, planned: bytes, pipeline: Pipeline, session: Session
     if all(row["kind"] == "collective" for row in rows):  # the program's own, which are decomposed in any form
         return TakenOver(None, "no layout changes in it")
     held = own.results.statistics[ConvertToLocalPass.name, "held"]
-    apart = own.results.statistics[JoinCollectivesPass.name, "apart"]
-    return TakenOver(module, "", form, rows, tuple(own.results.diagnostics.having(REMARK)), held, apart)
+    apart, joined = (own.results.statistics[JoinCollectivesPass.name, each] for each in ("apart", "joined"))
+    return TakenOver(module, "", form, rows, tuple(own.results.diagnostics.having(REMARK)), held, apart, joined)

@@ -13,8 +13,8 @@ The last ones are tried in any case:
 
 - *more memory*: the fastest form, with what loops would convert or reduce in each turn held in memory, as far as there
   is some, or as a limit would have to allow;
-- *less memory*: the form that would be the fastest of all if it did not lack memory, with conversions repeated where
-  their results are needed late.
+- *none joined*: the form that would be the fastest of all if it did not lack memory, with each small collective alone;
+- *less memory*: likewise, with conversions repeated where their results are needed late.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from reshard.passes.whole_module.taken_over import (
     BYTES,
     LEAN,
     LOOPS_STAY,
+    UNJOINED,
     TakenOver,
     different,
     has_pipelines,
@@ -198,9 +199,21 @@ class TriedWholes:
         lacking, _ = self._lacking_memory_alone(winner, islands)
         if lacking is None or not self.criterion.network.is_known or lacking.form.form.endswith((LEAN, LOOPS_STAY)):
             return None
-        progress.at("whole-module check: written per device, in little memory")
+        return self._written_as(lacking.form.form + LEAN, "in little memory")
+
+    def with_none_joined(self, winner: Tried | None, islands: Outcome) -> TakenOver | None:
+        """Returns the form that would be the best one if it needed less memory, with no collectives joined, which lie
+        in one buffer until the last of them is used; None if there is none, or if none are joined in it."""
+        lacking, _ = self._lacking_memory_alone(winner, islands)
+        if lacking is None or not lacking.form.joined or lacking.form.form.endswith(LOOPS_STAY):
+            return None
+        return self._written_as(lacking.form.form + UNJOINED, "none joined")
+
+    def _written_as(self, name: str, words: str) -> TakenOver | None:
+        """Returns the form with a name; None if it is like one that was tried."""
+        progress.at(f"whole-module check: written per device, {words}")
         with self.forms.original.context:
-            form = take_over_as(lacking.form.form + LEAN, self._source(), self._pipeline, self._session)
+            form = take_over_as(name, self._source(), self._pipeline, self._session)
         return form if any(each is form for each in different([*(each.form for each in self.tried), form])) else None
 
     def with_more_memory(self, winner: Tried | None, islands: Outcome) -> Tried | None:

@@ -253,9 +253,10 @@ class WholeModuleCheck:
         if (least := self._least_with_sites()) is None:
             return None
         winner = wholes.best(least)
-        if (lean := wholes.with_lean_ops(winner, none)) is not None:
-            wholes.try_one(lean, none)
-            winner = wholes.best(least)
+        for with_less in (wholes.with_lean_ops, wholes.with_none_joined):
+            if (form := with_less(winner, none)) is not None:
+                wholes.try_one(form, none)
+                winner = wholes.best(least)
         if (held := wholes.with_more_memory(winner, none)) is not None and is_better(held.outcome, least):
             winner = held
         if (thin := wholes.with_less_memory(winner, none)) is not None and is_better(thin.outcome, least):
@@ -443,9 +444,10 @@ class WholeModuleCheck:
             tried.try_one(form, choice.outcome)
             if (winner := self._clearly_best(tried, choice)) is not None:
                 break
-        if (lean := tried.with_lean_ops(winner, choice.outcome)) is not None:
-            tried.try_one(lean, choice.outcome)
-            winner = self._clearly_best(tried, choice)
+        for with_less in (tried.with_lean_ops, tried.with_none_joined):
+            if (form := with_less(winner, choice.outcome)) is not None:
+                tried.try_one(form, choice.outcome)
+                winner = self._clearly_best(tried, choice)
         winner = tried.with_more_memory(winner, choice.outcome) or winner
         if (thin := tried.with_less_memory(winner, choice.outcome)) is not None:
             winner = thin

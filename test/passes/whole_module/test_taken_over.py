@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The module written per device as a whole, as a candidate of the whole-module check."""
 
+import contextlib
 import io
 import json
 import re
@@ -17,7 +18,7 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, report, values_check
-from reshard.passes.sites.network import SiteNetwork
+from reshard.passes.sites.network import SiteNetwork, option_text
 from reshard.passes.sites.oracle import BETTER
 from reshard.passes.whole_module import tried_wholes, whole_module_check
 from reshard.passes.whole_module.compiled_forms import CompiledForms
@@ -27,15 +28,19 @@ from reshard.passes.whole_module.replanned import Replanned
 from reshard.passes.whole_module.taken_over import (
     ALL_FORMS,
     LEAN,
+    LOOPS_STAY,
     TIME,
+    UNJOINED,
     TakenOver,
     cut_at_sites,
+    different,
     pipeline_for,
     take_over,
     take_over_as,
     take_over_beside_loops,
 )
 from reshard.passes.whole_module.tried_wholes import Tried, TriedWholes
+from reshard.synthesis.network.topology import Topology
 
 # One row of a table of split rows: stock XLA gathers the table, and so would an island at the lookup.
 ROW = """
@@ -360,6 +365,55 @@ def test_the_report_names_the_limit_that_would_allow_a_faster_form(monkeypatch):
     said = session.results.checks[-1].not_taken_over
     assert said.startswith("more; --memory-limit=") and "us so, " in said
     assert not is_recorded_whole(session)
+
+
+SUMS = """
+sdy.mesh @mesh = <["x"=8]>
+func.func @main(%a: tensor<64x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+                %b: tensor<64x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<8xf32>, tensor<6xf32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.reduce(%a init: %zero) applies stablehlo.add across dimensions = [0]
+      : (tensor<64x8xf32>, tensor<f32>) -> tensor<8xf32>
+  %1 = stablehlo.reduce(%b init: %zero) applies stablehlo.add across dimensions = [0]
+      : (tensor<64x6xf32>, tensor<f32>) -> tensor<6xf32>
+  return %0, %1 : tensor<8xf32>, tensor<6xf32>
+}"""
+
+
+def test_small_sums_are_joined_but_in_a_form_in_which_none_are():
+    """Between processes of CPU devices latencies are long."""
+    network = replace(Topology.parse("ethernet:2x4"), platform="cpu")
+    pipeline, session = Pipeline.emitting("auto", {"topology": option_text(network)}), Session()
+    with make_context() as context, ir.Location.unknown(context):
+        planned = Replanned(ir.Module.parse(SUMS), pipeline, session).planned
+        joined, alone = (take_over_as(each, planned, pipeline, session) for each in (TIME, TIME + UNJOINED))
+        assert (joined.joined, alone.joined) == (2, 0) and different([joined, alone]) == [joined, alone]
+        assert [str(each.module).count("all_reduce") for each in (joined, alone)] == [1, 2]
+        module = ir.Module.parse(SUMS)
+        pipeline_for(pipeline, alone.form).run(module, Session())
+        assert str(module) == str(alone.module)
+
+
+@pytest.mark.parametrize(
+    "form, joined, name",
+    [
+        (TIME, 2, "time, none joined"),
+        (TIME + LEAN, 2, "time, in little memory, none joined"),
+        (TIME, 0, None),
+        (TIME + LOOPS_STAY, 2, None),
+    ],
+)
+def test_the_form_that_lacks_memory_alone_is_tried_with_none_joined(form, joined, name, monkeypatch):
+    forms = SimpleNamespace(criterion=None, original=SimpleNamespace(context=contextlib.nullcontext()))
+    wholes = TriedWholes(forms, bytes, Pipeline(()), Session())  # type: ignore[arg-type]
+    lacking = Tried(TakenOver(None, form=form, joined=joined), Outcome("more", 0.5))
+    monkeypatch.setattr(wholes, "_lacking_memory_alone", lambda *_: (lacking, 1.0))
+    monkeypatch.setattr(tried_wholes, "take_over_as", lambda name, *_: TakenOver(ir.Module, form=name))
+    found = wholes.with_none_joined(None, Outcome("", 1.0))
+    assert (found and found.form) == name
+    monkeypatch.setattr(wholes, "_lacking_memory_alone", lambda *_: (None, 1.0))
+    assert wholes.with_none_joined(None, Outcome("", 1.0)) is None
 
 
 def test_a_faster_form_that_memory_keeps_from_being_taken_is_told_before_one_that_gains_little():
