@@ -197,7 +197,8 @@ class TriedWholes:
         """Returns the form that would be the best one if it needed less memory, with each op split in the way that
         needs little; None if there is none, or if that changes nothing."""
         lacking, _ = self._lacking_memory_alone(winner, islands)
-        if lacking is None or not self.criterion.network.is_known or lacking.form.form.endswith((LEAN, LOOPS_STAY)):
+        named = (LEAN, UNJOINED, LOOPS_STAY)
+        if lacking is None or not self.criterion.network.is_known or lacking.form.form.endswith(named):
             return None
         return self._written_as(lacking.form.form + LEAN, "in little memory")
 
