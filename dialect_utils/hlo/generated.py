@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 from reshard.synthesis.network.program_time import LocalWork
 
-from .text import Computation, HloModule, Instruction, parse_module
+from .text import Computation, parse_module
 from .trip_counts import Scope
-from .walk import branches, callees, loop_runs
-from .work import pieces_of
+from .work import Piece, ProgramWork, local_work
 
 _CYCLES = re.compile(r'"estimated_cycles":"([1-9]\d*)"')
 
@@ -57,58 +56,18 @@ def generated_in(hlo_text: str) -> Generated | None:
     if not _CYCLES.search(hlo_text):
         return None
     module = parse_module(hlo_text)
-    found = _Reader(module).runs_of(Scope(module, module.entry, ()))
-    others = sorted(found.others.items())
-    return Generated(found.cycles, tuple(LocalWork(*row[:2], runs, row[2]) for row, runs in others))
+    rows = _PricedWork(module, reads_lines=False).work(Scope(module, module.entry, ()))
+    others = Counter({row[:3]: runs for row, runs in rows.items() if not row[3]})
+    return Generated(sum(cycles * runs for (*_, cycles), runs in rows.items()), local_work(others))
 
 
-@dataclass
-class _Sum:
-    """Cycles, and the runs of each row (FLOPs, bytes, kernels) without a price."""
+class _PricedWork(ProgramWork):
+    """Files each piece of work with its cycles, 0 for one without a price. Of a conditional the branch with the most
+    cycles counts."""
 
-    cycles: int
-    others: Counter[tuple[int, int, int]]
+    def _row(self, computation: Computation, piece: Piece) -> tuple[int, ...]:
+        priced = _CYCLES.search(computation.instructions[piece.names[-1]].attributes)
+        return *super()._row(computation, piece), int(priced[1]) if priced else 0
 
-    def add(self, more: _Sum, runs: int = 1) -> None:
-        self.cycles += runs * more.cycles
-        for row, count in more.others.items():
-            self.others[row] += runs * count
-
-
-class _Reader:
-    """Adds up the computations that a module runs. State: `_own`, what each of them runs itself, by name."""
-
-    def __init__(self, module: HloModule):
-        self._module = module
-        self._own: dict[str, _Sum] = {}
-
-    def runs_of(self, scope: Scope) -> _Sum:
-        """Returns the sum of one run of a computation, with what it runs."""
-        name = scope.computation.name
-        if name not in self._own:
-            self._own[name] = self._of_itself(scope.computation)
-        found = _Sum(0, Counter())
-        found.add(self._own[name])
-        for each in scope.computation.instructions.values():
-            self._add_called(found, scope, each)
-        return found
-
-    def _add_called(self, found: _Sum, scope: Scope, instruction: Instruction) -> None:
-        match instruction.opcode:
-            case "while":
-                runs = loop_runs(scope, instruction)
-                found.add(self.runs_of(runs.body), runs.body_runs)
-            case "conditional":
-                found.add(max(map(self.runs_of, branches(scope, instruction)), key=lambda each: each.cycles))
-            case "call" | "async-start" | "custom-call":
-                for callee in callees(scope, instruction):
-                    found.add(self.runs_of(callee))
-
-    def _of_itself(self, computation: Computation) -> _Sum:
-        found = _Sum(0, Counter())
-        for piece in pieces_of(self._module, computation):
-            if priced := _CYCLES.search(computation.instructions[piece.names[-1]].attributes):
-                found.cycles += int(priced[1])
-            else:
-                found.others[piece.flops, piece.bytes_moved, piece.kernels] += piece.runs
-        return found
+    def _weight(self, rows: Counter[tuple[int, ...]]) -> float:
+        return sum(row[3] * runs for row, runs in rows.items())

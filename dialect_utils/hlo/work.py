@@ -34,7 +34,7 @@ executable. Collectives are not counted here: their operands and results cost no
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import gcd, log2, prod
@@ -110,6 +110,11 @@ def work_in(hlo_text: str, *, reads_lines: bool = False) -> tuple[LocalWork, ...
     module = parse_module(hlo_text)
     module = module if module.is_scheduled else with_chosen_updates_in_place(with_calls_inlined(module))
     rows = ProgramWork(module, reads_lines).work(Scope(module, module.entry, ()))
+    return local_work(rows)
+
+
+def local_work(rows: Mapping[tuple[int, ...], int]) -> tuple[LocalWork, ...]:
+    """Returns rows of (FLOPs, bytes, kernels) with their runs, sorted."""
     return tuple(LocalWork(flops, moved, runs, kernels) for (flops, moved, kernels), runs in sorted(rows.items()))
 
 
@@ -164,7 +169,7 @@ def _with_chosen_updates(computation: Computation) -> Computation:
     )
 
 
-_Rows = Counter[tuple[int, int, int]]  # (FLOPs, bytes, kernels) -> runs
+_Rows = Counter[tuple[int, ...]]  # (FLOPs, bytes, kernels) -> runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +200,7 @@ class ProgramWork:
         """Returns the work of one run of a computation."""
         name = scope.computation.name
         if name not in self._own:
-            self._own[name] = _work_of(self._module, scope.computation, self._reads_lines)
+            self._own[name] = self._rows_of(scope.computation)
         found = Counter(self._own[name])
         for instruction in scope.computation.instructions.values():
             match instruction.opcode:
@@ -204,7 +209,7 @@ class ProgramWork:
                     _add(found, self.work(runs.condition), runs.condition_runs)
                     _add(found, self.work(runs.body), runs.body_runs)
                 case "conditional":
-                    _add(found, max((self.work(each) for each in branches(scope, instruction)), key=_weight))
+                    _add(found, max((self.work(each) for each in branches(scope, instruction)), key=self._weight))
                 case "call" | "async-start" | "custom-call":
                     for callee in callees(scope, instruction):
                         _add(found, self.work(callee))
@@ -212,23 +217,27 @@ class ProgramWork:
 
     def heaviest(self, scopes: list[Scope]) -> Scope:
         """Returns the branch of a conditional that `work` counts: the one with the most work."""
-        return max(scopes, key=lambda each: _weight(self.work(each)))
+        return max(scopes, key=lambda each: self._weight(self.work(each)))
+
+    def _rows_of(self, computation: Computation) -> _Rows:
+        """Returns the work of a computation without that of the computations that it runs."""
+        rows: _Rows = Counter()
+        for each in pieces_of(self._module, computation, reads_lines=self._reads_lines):
+            rows[self._row(computation, each)] += each.runs
+        return rows
+
+    def _row(self, computation: Computation, piece: Piece) -> tuple[int, ...]:
+        """Returns what the work of a piece is filed as: FLOPs, bytes, kernels, and what a subclass adds."""
+        return piece.flops, piece.bytes_moved, piece.kernels
+
+    def _weight(self, rows: _Rows) -> float:
+        """Returns what decides which branch of a conditional counts."""
+        return sum((row[0] + _FLOPS_PER_BYTE * row[1]) * runs for row, runs in rows.items())
 
 
 def _add(rows: _Rows, more: _Rows, runs: int = 1) -> None:
     for row, count in more.items():
         rows[row] += count * runs
-
-
-def _weight(rows: _Rows) -> int:
-    return sum((flops + _FLOPS_PER_BYTE * moved) * runs for (flops, moved, _), runs in rows.items())
-
-
-def _work_of(module: HloModule, computation: Computation, reads_lines: bool) -> _Rows:
-    rows: _Rows = Counter()
-    for each in pieces_of(module, computation, reads_lines=reads_lines):
-        rows[each.flops, each.bytes_moved, each.kernels] += each.runs
-    return rows
 
 
 def pieces_of(module: HloModule, computation: Computation, *, reads_lines: bool = False) -> list[Piece]:

@@ -203,7 +203,9 @@ def _ahead_of_time_lines(check: Check, target: Target) -> list[str]:
         lines.append(f"  estimate: the compiler's own, {_ESTIMATED_BY[target.platform]}")
     if check.generated_s is not None:
         then, now = map(tenths_of_us, check.generated_s)
-        lines.append(f"  without estimates of both: {then} us for stock, {now} us for ours, by its code generator")
+        lines.append(
+            f"  no estimates to compare: the compiler's code generator has {then} us for stock, {now} us for ours"
+        )
     if check.promised:
         forms = f"{counted(check.promised, 'form')} of the module"
         lines.append(f"  searched: {forms} as XLA partitions them, {check.attempts} compiled for the target")

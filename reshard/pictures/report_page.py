@@ -253,7 +253,7 @@ _AHEAD_OF_TIME = (
     ("peak memory, bytes per device", "peak_memory_bytes"),
     ("received in the final program, bytes per device", "final_bytes_received"),
     ("time as the compiler estimates it, us", "estimated_seconds"),
-    ("time by the code generator, without estimates of both, us", "generated_seconds"),
+    ("time by the code generator, without estimates to compare, us", "generated_seconds"),
     ("why it does not compile", "message"),
 )
 

@@ -416,6 +416,15 @@ def test_the_form_that_lacks_memory_alone_is_tried_with_none_joined(form, joined
     assert wholes.with_none_joined(None, Outcome("", 1.0)) is None
 
 
+def test_a_form_in_which_none_are_joined_is_not_written_in_little_memory(monkeypatch):
+    """There is no form of that name: little memory comes first."""
+    known = SimpleNamespace(network=SiteNetwork("v5e:2x4"))
+    wholes = TriedWholes(SimpleNamespace(criterion=known), bytes, Pipeline(()), Session())  # type: ignore[arg-type]
+    lacking = Tried(TakenOver(None, form=TIME + UNJOINED), Outcome("more", 0.5))
+    monkeypatch.setattr(wholes, "_lacking_memory_alone", lambda *_: (lacking, 1.0))
+    assert wholes.with_lean_ops(None, Outcome("", 1.0)) is None
+
+
 def test_a_faster_form_that_memory_keeps_from_being_taken_is_told_before_one_that_gains_little():
     stock = Compiled("ok", temp_bytes=100)
     large, alike = Compiled("ok", temp_bytes=200), Compiled("ok", temp_bytes=100)
