@@ -31,6 +31,7 @@ from reshard.synthesis.programs import steps
 from reshard.synthesis.programs.submesh import lifted
 from reshard.synthesis.programs.tile_program import (
     Gather,
+    Join,
     KeepFirst,
     KeepOwn,
     Loop,
@@ -225,6 +226,8 @@ class _TileWriter:
                 self.tile = stablehlo.ReshapeOp(self._type(shape), self.tile).result
             case Transpose(axes):
                 self.tile = stablehlo.TransposeOp(self.tile, axes).result
+            case Join(axis):
+                self._join(axis)
             case TakeOwn(picks):
                 self._take_own(dict(picks))
             case KeepOwn(picks):
@@ -367,6 +370,16 @@ class _TileWriter:
             rest = stablehlo.OrOp(rest, self._coordinate(factor)).result
         is_first = stablehlo.CompareOp(rest, self._number(0), stablehlo.ComparisonDirectionAttr.get("EQ")).result
         self.tile = stablehlo.SelectOp(is_first, self.tile, neutral_element(self.tile.type, self.reduction)).result
+
+    def _join(self, axis: int) -> None:
+        shape, strides = self.shape, [1] * len(self.shape)
+        starts, ends, entry = [0] * len(shape), list(shape), self._type((*shape[:axis], *shape[axis + 1 :]))
+        entries = []
+        for number in range(shape[axis]):
+            starts[axis], ends[axis] = number, number + 1
+            part = stablehlo.SliceOp(self.tile, *map(int64s, (starts, ends, strides))).result
+            entries.append(stablehlo.ReshapeOp(entry, part).result)
+        self.tile = stablehlo.concatenate(entries, len(shape) - 2)
 
     def _take_own(self, factor_at: dict[int, Factor]) -> None:
         before = self.shape

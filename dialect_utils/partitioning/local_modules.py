@@ -46,6 +46,7 @@ from ..preparation.inlining import inline_calls, remove_call_barriers
 from ..preparation.prepared_clone import prepare
 from ..preparation.scatter_windows import simplify_scatters
 from ..preparation.serials import own_location, serial_of, tagged_clone
+from ..preparation.transposed_products import untranspose_products
 from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr, sharding_to_attr
 from ..shardings.value_layouts import result_layouts, stated_arguments, stated_results
 from ..tile_rules.local_rules import Dims
@@ -137,12 +138,13 @@ def convert(
       analyses: those of other copies of the module.
       planning: options of `plan` for the changes of layout: `objective`, `topology`, `memory_limit`.
     Raises: DiagnosedError at the first op that does not run on tiles and is not left; the module is then unchanged, but
-      for the form of its scatters.
+      for the form of its scatters and products.
     """
     if not module_meshes(module):
         return Written()
     how = How(platform, planning, compares_products, is_lean, release_bytes, hold_bytes, keeps_sums)
     simplify_scatters(module)
+    untranspose_products(module)
     try:
         return _convert(module, stay, how, first, analyses)
     except DiagnosedError:

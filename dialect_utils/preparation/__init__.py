@@ -10,5 +10,6 @@ __all__ = [
     "prepared_clone",
     "scatter_windows",
     "serials",
+    "transposed_products",
     "tuples",
 ]

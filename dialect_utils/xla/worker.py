@@ -26,8 +26,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
+from ..early_stop.buffer_assignment import main_memory_temp_bytes
 from ..early_stop.fork_server import IS_AVAILABLE, ForkServer
-from ..early_stop.stopped import Stopped, has_propagated, may_stop, stopped_in
+from ..early_stop.stopped import BUFFERS, Stopped, has_propagated, may_stop, stopped_in
 from ..platform import compat
 from ..platform.typed import present
 from .compile_targets import Target, TargetError
@@ -432,13 +433,14 @@ def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
         hlo_text = _partitioned_hlo(Path(dump_dir)) or final_text
         propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
         schedule = _schedule(Path(dump_dir))
+        memory = _memory(executable) | _in_main_memory(target, Path(dump_dir))
     traffic = _traffic(hlo_text, request.get("stands_in", ""))
     is_known = schedule is None or not is_mispriced(schedule, final_text)
     scheduled = _seconds(target, schedule, traffic["bytes_received"]) if is_known else None
     may_be_estimated = target.platform in _ASYNC_OPTIONS
     return {
         **traffic,
-        **_memory(executable),
+        **memory,
         **_final_traffic(final_text),
         **_generated(final_text, schedule),
         "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
@@ -657,6 +659,14 @@ def _memory(executable) -> dict[str, int]:
     stats = executable.get_compiled_memory_stats()
     parts = ("argument", "output", "temp", "alias")
     return {f"{part}_bytes": getattr(stats, f"{part}_size_in_bytes") for part in parts}
+
+
+def _in_main_memory(target: Target, dumps: Path) -> dict[str, int]:
+    """Returns the temporaries that a compiler for TPUs allocates, which its statistics do not say."""
+    written = sorted(dumps.glob(BUFFERS))
+    if target.platform != "tpu" or not written:
+        return {}
+    return {"temp_bytes": main_memory_temp_bytes(written[-1].read_text())}
 
 
 def _canonical(op_shardings: list) -> list[str]:

@@ -4,5 +4,6 @@
 __all__ = [
     "in_place",
     "platforms",
+    "side_by_side",
     "whole_tiles",
 ]

@@ -47,6 +47,7 @@ from ..programs.tile_program import (
     shape_after,
 )
 from .platforms import FORMS
+from .side_by_side import side_by_side
 from .whole_tiles import in_whole_tiles
 
 _Filed = list[tuple[int, Operation]]  # operations, with the number of the step that they belong to
@@ -56,6 +57,8 @@ def for_platform(program: TileProgram, platform: str, bits: int) -> TileProgram:
     """Returns an equal program in the forms that suit one of `PLATFORMS`, for elements of some bits."""
     forms = FORMS[platform]
     written = in_place(program) if forms.is_in_place else program
+    if forms.has_parts_side_by_side:
+        written = side_by_side(written)
     return in_whole_tiles(written, bits) if forms.has_whole_tiles else written
 
 

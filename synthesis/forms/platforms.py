@@ -35,17 +35,19 @@ class Forms:
         it may still be sending, so over a slow link the receiver may get other data: see docs/miscompilations.md. There
         an all_to_all brings the parts together, which receives as many bytes, and each device sums its own.
       has_whole_tiles: whether sums are scattered in whole tiles of memory: see `whole_tiles`.
+      has_parts_side_by_side: whether parts of the last dimension are put together by one operation: see `side_by_side`.
     """
 
     is_in_place: bool
     has_barriers: bool
     has_reduce_scatter: bool = True
     has_whole_tiles: bool = False
+    has_parts_side_by_side: bool = False
 
 
 FORMS = {
     CPU: Forms(is_in_place=False, has_barriers=True),
-    TPU: Forms(is_in_place=True, has_barriers=False, has_whole_tiles=True),
+    TPU: Forms(is_in_place=True, has_barriers=False, has_whole_tiles=True, has_parts_side_by_side=True),
     GPU: Forms(is_in_place=True, has_barriers=True),
     GLOO: Forms(is_in_place=False, has_barriers=True, has_reduce_scatter=False),
 }

@@ -18,6 +18,7 @@ from ..layouts.sharding import AxisRef, Sharding
 from .exchange import run_exchange
 from .tile_program import (
     Gather,
+    Join,
     KeepFirst,
     KeepOwn,
     Loop,
@@ -215,6 +216,8 @@ def _on_own_tile(mesh: Mesh, device: int, operation: Operation, tile: np.ndarray
             return _resized(tile, shape)
         case Transpose(axes):
             return np.ascontiguousarray(tile.transpose(axes))
+        case Join(axis):
+            return np.concatenate(list(np.moveaxis(tile, axis, 0)), -1)
         case TakeOwn(picks):
             return _take_own(mesh, device, tile, picks)
         case KeepOwn(picks):

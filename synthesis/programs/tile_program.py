@@ -52,6 +52,13 @@ class Transpose:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """Puts the entries of an axis side by side along the last one, in their order, which copies the tile."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
 class TakeOwn:
     """Keeps, for each (axis, factor), the entry at the device's coordinate along the factor, and drops the axis."""
 
@@ -161,6 +168,7 @@ class Loop:
 Operation = (
     Reshape
     | Transpose
+    | Join
     | TakeOwn
     | KeepOwn
     | Gather
@@ -528,6 +536,9 @@ def shape_after(operation: Operation, shape: tuple[int, ...]) -> tuple[int, ...]
             return after
         case Transpose(axes):
             return tuple([shape[axis] for axis in axes])
+        case Join(axis):
+            rest = (*shape[:axis], *shape[axis + 1 :])
+            return (*rest[:-1], shape[axis] * rest[-1])
         case TakeOwn(picks):
             taken = {axis for axis, _ in picks}
             return tuple([size for i, size in enumerate(shape) if i not in taken])

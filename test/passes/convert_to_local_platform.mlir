@@ -25,3 +25,36 @@ func.func @summed_and_split_along_its_dimension(
   %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] : (tensor<8x16xf32>, tensor<16x32xf32>) -> tensor<8x32xf32>
   return %0 : tensor<8x32xf32>
 }
+
+// Columns that arrive in parts are joined by one op; see synthesis/forms/side_by_side.py.
+// CHECK-LABEL: func.func @columns_in_parts(
+// CHECK: %[[PARTS:.*]] = "stablehlo.all_to_all"
+// CHECK-SAME: (tensor<2x8x128xf32>) -> tensor<2x8x128xf32>
+// CHECK-NOT: stablehlo.transpose
+// CHECK: %[[FIRST:.*]] = stablehlo.slice %[[PARTS]] [0:1, 0:8, 0:128]
+// CHECK: %[[ONE:.*]] = stablehlo.reshape %[[FIRST]] : (tensor<1x8x128xf32>) -> tensor<8x128xf32>
+// CHECK: %[[SECOND:.*]] = stablehlo.slice %[[PARTS]] [1:2, 0:8, 0:128]
+// CHECK: %[[OTHER:.*]] = stablehlo.reshape %[[SECOND]] : (tensor<1x8x128xf32>) -> tensor<8x128xf32>
+// CHECK: stablehlo.concatenate %[[ONE]], %[[OTHER]], dim = 1
+func.func @columns_in_parts(%arg0: tensor<16x256xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>})
+    -> (tensor<16x256xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+  %0 = sdy.sharding_constraint %arg0 <@mesh, [{"x"}, {}]> : tensor<16x256xf32>
+  return %0 : tensor<16x256xf32>
+}
+
+// A product that is used transposed names its operands the other way round, and so its sum is scattered along the
+// dimension that the result has.
+// CHECK-LABEL: func.func @gradient_of_a_weight(
+// CHECK: %[[PRODUCT:.*]] = stablehlo.dot_general
+// CHECK-SAME: (tensor<4x16xf32>, tensor<4x32xf32>) -> tensor<16x32xf32>
+// CHECK-NOT: stablehlo.transpose
+// CHECK: "stablehlo.reduce_scatter"(%[[PRODUCT]])
+// CHECK-SAME: scatter_dimension = 0 : i64
+func.func @gradient_of_a_weight(
+    %arg0: tensor<32x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>},
+    %arg1: tensor<32x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>})
+    -> (tensor<16x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>}) {
+  %0 = stablehlo.dot_general %arg1, %arg0, contracting_dims = [0] x [0] : (tensor<32x32xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
+  %1 = stablehlo.transpose %0, dims = [1, 0] : (tensor<32x16xf32>) -> tensor<16x32xf32>
+  return %1 : tensor<16x32xf32>
+}

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from functools import cache
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from reshard.dialect_utils.platform.bindings import ir, make_context
@@ -14,6 +16,7 @@ from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 
 TILE = 64 * 64 * 64 * 4 // 8
+HBM_BYTES = 15.75 * 2**30  # what a program may fill of a v5e
 
 
 def cube(mesh: str, source: str, target: str) -> str:
@@ -66,7 +69,56 @@ ROWS = """module @rows {
   }
 }
 """
+# The update of a weight, whose gradient comes as XLA's partitioner for TPUs has it.
+UPDATE = """module @update {{
+  sdy.mesh @mesh = <["x"=2, "y"=4]>
+  func.func public @main(
+      %w: tensor<{shape}xf32> {{sdy.sharding = #sdy.sharding<@mesh, {layout}>, tf.aliasing_output = 0 : i32}},
+      %m: tensor<{shape}xf32> {{sdy.sharding = #sdy.sharding<@mesh, {layout}>, tf.aliasing_output = 1 : i32}},
+      {arguments})
+      -> (tensor<{shape}xf32> {{sdy.sharding = #sdy.sharding<@mesh, {layout}>}},
+          tensor<{shape}xf32> {{sdy.sharding = #sdy.sharding<@mesh, {layout}>}}) {{
+    {gradient}
+    %2 = stablehlo.convert %1 : (tensor<{shape}xbf16>) -> tensor<{shape}xf32>
+    %3 = stablehlo.add %m, %2 : tensor<{shape}xf32>
+    %4 = stablehlo.multiply %3, %3 : tensor<{shape}xf32>
+    %5 = stablehlo.subtract %w, %4 : tensor<{shape}xf32>
+    return %5, %3 : tensor<{shape}xf32>, tensor<{shape}xf32>
+  }}
+}}"""
+TRANSPOSED = UPDATE.format(
+    shape="2048x8192",
+    layout='[{"y"}, {"x"}]',
+    arguments="""%a: tensor<4096x2048xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>},
+      %b: tensor<4096x8192xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {"x"}]>}""",
+    gradient="""%0 = stablehlo.dot_general %b, %a, contracting_dims = [0] x [0]
+      : (tensor<4096x8192xbf16>, tensor<4096x2048xbf16>) -> tensor<8192x2048xbf16>
+    %1 = stablehlo.transpose %0, dims = [1, 0] : (tensor<8192x2048xbf16>) -> tensor<2048x8192xbf16>""",
+)
+IN_PARTS = UPDATE.format(
+    shape="8192x2048",
+    layout='[{"x"}, {"y"}]',
+    arguments='%a: tensor<8192x2048xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y", "x"}]>}',
+    gradient="%1 = stablehlo.negate %a : tensor<8192x2048xbf16>",
+)
 SWAP_OF_TWO = cube('["x"=4, "y"=2]', '[{"x"}, {"y"}, {}]', '[{"x"}, {}, {"y"}]')
+
+
+def layers(rows: int) -> str:
+    """Returns a module that updates the weights of eight layers, whose activations are held on every device."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+    def loss(weights, x):
+        x, _ = jax.lax.scan(lambda x, w: (jnp.sin(jnp.tanh(x @ w) @ w.T), None), x, weights)
+        return x.astype(jnp.float32).sum()
+
+    def step(weights, x):
+        return weights - jax.grad(loss)(weights, x)
+
+    shapes = (8, 2048, 2048), (rows, 2048)
+    args = (jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=whole) for shape in shapes)
+    return jax.jit(step, donate_argnums=0, out_shardings=whole).lower(*args).as_text()
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +240,24 @@ class TestTpu:
             Pipeline.emitting("local", {"platform": "tpu"}).run(module, Session())
             found = compiled_for("tpu:v5e:2x4", str(module), keeps_schedule=True)
         assert found.is_ok and " scatter(" in found.scheduled_text and " while(" not in found.scheduled_text
+
+    @pytest.mark.parametrize("text", [TRANSPOSED, IN_PARTS], ids=("a transposed product", "columns in parts"))
+    def test_weights_are_updated_in_the_layout_that_they_have(self, text, compiled_for):
+        """Else the compiler copies weights and state into that of the gradient; see `transposed_products` and
+        `side_by_side`."""
+        with make_context() as context, ir.Location.unknown(context):
+            module = ir.Module.parse(text)
+            Pipeline.emitting("local", {"platform": "tpu"}).run(module, Session())
+            found = compiled_for("tpu:v5e:2x4", str(module), keeps_schedule=True)
+        assert found.is_ok, found.message
+        assert " copy(" not in found.scheduled_text[found.scheduled_text.index("ENTRY") :]
+
+    def test_temporaries_are_those_for_which_the_compiler_refuses_a_program(self, compiled_for):
+        """Its statistics count 0.9 GB more, with which the first program would not fit either."""
+        fits, too_large = (compiled_for("tpu:v5e:2x4", layers(rows)) for rows in (112_640, 114_688))
+        assert fits.is_ok, fits.message
+        assert 0.98 * HBM_BYTES < fits.peak_bytes < HBM_BYTES
+        assert not too_large.is_ok and "exceeds available HBM (15.75G)" in too_large.message
 
     def test_traffic_between_slices_is_not_counted_in_the_final_program(self, compiled_for):
         compiled = compiled_for("tpu:v5e:2x2:2")
