@@ -145,6 +145,13 @@ def convert(
     how = How(platform, planning, compares_products, is_lean, release_bytes, hold_bytes, keeps_sums)
     simplify_scatters(module)
     untranspose_products(module)
+    written = _convert_or_inline(module, stay, how, first, analyses)
+    untranspose_products(module)  # of a tile, with which a chain begins
+    return written
+
+
+def _convert_or_inline(module: ir.Module, stay: str, how: How, first: int, analyses: Analyses | None) -> Written:
+    """Converts the functions, with calls inlined if an op in one is to stay."""
     try:
         return _convert(module, stay, how, first, analyses)
     except DiagnosedError:

@@ -91,6 +91,22 @@ def test_a_second_run_changes_nothing(path, emission):
     assert run_again(once, emission) == once
 
 
+def test_a_product_whose_tile_a_chain_would_transpose_is_written_so_at_once():
+    text = """
+    sdy.mesh @mesh = <["x"=4]>
+    func.func public @main(%a: tensor<64x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>},
+                           %b: tensor<64x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>})
+        -> (tensor<512x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
+      %0 = stablehlo.dot_general %b, %a, contracting_dims = [0] x [0]
+        : (tensor<64x512xf32>, tensor<64x4xf32>) -> tensor<512x4xf32>
+      %1 = sdy.sharding_constraint %0 <@mesh, [{"x"}, {}]> : tensor<512x4xf32>
+      return %1 : tensor<512x4xf32>
+    }"""
+    once = run_again(text, "local")
+    assert "all_to_all" in once and "stablehlo.transpose" not in once
+    assert run_again(once, "local") == once
+
+
 @pytest.mark.mostly_slow
 @pytest.mark.parametrize("emission", ["manual", "sdy"])
 @every_example
