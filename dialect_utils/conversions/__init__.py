@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of layout on tiles once they are written: which nobody needs, and which are written again to hold less."""
+"""Tiles once changes of layout are written: which of these nobody needs, and where less is held if work moves."""
 
-__all__ = ["repeated", "tile_lives", "unneeded"]
+__all__ = ["before_loops", "repeated", "tile_lives", "unneeded"]

@@ -19,7 +19,7 @@ from ..ir.ops import CONSTANTS, LOOPS, bits_of, parent_of, producer_of
 from ..platform.bindings import ir
 from ..platform.typed import present
 
-_MADE_WHERE_USED = CONSTANTS | {f"stablehlo.{name}" for name in ("broadcast_in_dim", "iota", "reshape")}
+MADE_WHERE_USED = CONSTANTS | {f"stablehlo.{name}" for name in ("broadcast_in_dim", "iota", "reshape")}
 _NEAREST = 32  # results before a late use, of which the smallest is what a conversion waits for
 _HOLDING = LOOPS | {"stablehlo.case"}  # ops whose blocks have tiles in memory
 Use = tuple[ir.Operation, int]  # an op, and the number of its operand
@@ -83,7 +83,7 @@ class Lives:
         self._end = len(self.ops) - 1
         for at in range(self._end, -1, -1):
             for result in self.ops[at].results:
-                self.last[result] = max((self._needed_until(user) for user, _ in _uses(result)), default=at)
+                self.last[result] = max((self._needed_until(user) for user, _ in uses_of(result)), default=at)
         self.own, self.within = np.zeros(len(self.ops)), np.zeros(len(self.ops))
         for at, op in enumerate(self.ops):
             for result in op.results:
@@ -115,7 +115,7 @@ class Lives:
         if made > full or self.last[result] <= full or not _has_bits(source):
             return None
         if result not in self._placed:
-            uses = _uses(result)
+            uses = uses_of(result)
             self._placed[result] = [(use, self._place[self._top(use[0])], self._needed_until(use[0])) for use in uses]
         placed = self._placed[result]
         late = tuple(use for use, place, _ in placed if place > full)
@@ -127,11 +127,11 @@ class Lives:
         if awaited is None:
             return None
         source_since = self.last.get(source, self._end)  # arguments and what is from outside are held all the time
-        source_bytes = _tile_bytes(source) if source_since < until else 0.0
-        freed = _tile_bytes(result) - (source_bytes if source_since < full else 0.0)
+        source_bytes = tile_bytes(source) if source_since < until else 0.0
+        freed = tile_bytes(result) - (source_bytes if source_since < full else 0.0)
         if freed <= 0:
             return None
-        again = (_tile_bytes(result), source, source_bytes, source_since, freed)
+        again = (tile_bytes(result), source, source_bytes, source_since, freed)
         return Gap(self, since, until, *again, late, awaited)
 
     def apply(self, gap: Gap) -> None:
@@ -161,14 +161,16 @@ class Lives:
             for result in self.ops[at].results
             if _has_bits(result) and self._bytes(result)
         ]
-        return min(made, key=_tile_bytes, default=None)
+        return min(made, key=tile_bytes, default=None)
 
     def _places_from(self, full: int) -> set[int]:
         """Returns the places of the ops that take what op `full` makes, or what such ops make."""
         found, waiting = {full}, [full]
         while waiting:
             users = {
-                self._place[self._top(user)] for result in self.ops[waiting.pop()].results for user, _ in _uses(result)
+                self._place[self._top(user)]
+                for result in self.ops[waiting.pop()].results
+                for user, _ in uses_of(result)
             }
             waiting += users - found
             found |= users
@@ -185,14 +187,14 @@ class Lives:
 
     def _bytes(self, value: ir.Value) -> float:
         """Returns the bytes of a value in memory; 0 for one that is only computed where it is used."""
-        return 0.0 if self._is_made_where_used(present(producer_of(value))) else _tile_bytes(value)
+        return 0.0 if self._is_made_where_used(present(producer_of(value))) else tile_bytes(value)
 
     def _is_made_where_used(self, op: ir.Operation) -> bool:
-        if op.name in _MADE_WHERE_USED:
+        if op.name in MADE_WHERE_USED:
             return True
         if not may_be_fused(op) or len(op.results) != 1:
             return False
-        uses = _uses(op.results[0])
+        uses = uses_of(op.results[0])
         return len(uses) == 1 and uses[0][0] != self.ops[-1]
 
     def _top(self, op: ir.Operation) -> ir.Operation:
@@ -202,7 +204,8 @@ class Lives:
         return op
 
 
-def _uses(value: ir.Value) -> list[Use]:
+def uses_of(value: ir.Value) -> list[Use]:
+    """Returns the uses of a value."""
     return [(use.owner.operation, use.operand_number) for use in value.uses]
 
 
@@ -214,7 +217,8 @@ def _has_bits(value: ir.Value) -> bool:
     return isinstance(kind, ir.IntegerType) or isinstance(kind, ir.FloatType) and bits_of(value.type) in (8, 16, 32, 64)
 
 
-def _tile_bytes(value: ir.Value) -> float:
+def tile_bytes(value: ir.Value) -> float:
+    """Returns the bytes of a tensor; 0 where its size is not known."""
     if not isinstance(value.type, ir.RankedTensorType):
         return 0.0
     kind = ir.RankedTensorType(value.type)

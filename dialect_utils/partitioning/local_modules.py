@@ -25,13 +25,14 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reshard.synthesis.forms.platforms import CPU
+from reshard.synthesis.forms.platforms import CPU, FORMS
 from reshard.synthesis.layouts.mesh import Mesh
 
 from ..analysis.explicit_reshards import insert_explicit_reshards
 from ..analysis.module_analysis import Analysis, before_propagation
 from ..analysis.propagation import propagate
 from ..conversions import repeated
+from ..conversions.before_loops import shrink_before_loops
 from ..conversions.unneeded import Ends, erase_unneeded
 from ..emission.tile_emission import Mark, unused_channels, write_program
 from ..ir.diagnostics import DiagnosedError, error_at
@@ -375,6 +376,8 @@ class _Function:
                 again = self._write_again(once, writer.ends, channels, how)
                 inside = [op for island in self.islands for op in ops_in(island)]
                 join_broadcasts(op for op in inside if op.name == "stablehlo.broadcast_in_dim")
+                for island in self.islands if FORMS[how.platform].shrinks_before_loops else ():
+                    shrink_before_loops(island.regions[0].blocks[0])
                 return [*once, *again]
 
     def _write_again(

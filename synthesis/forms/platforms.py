@@ -35,6 +35,7 @@ class Forms:
         it may still be sending, so over a slow link the receiver may get other data: see docs/miscompilations.md. There
         an all_to_all brings the parts together, which receives as many bytes, and each device sums its own.
       has_whole_tiles: whether sums are scattered in whole tiles of memory: see `whole_tiles`.
+      shrinks_before_loops: whether work that leaves less to hold through a loop is done before it: see `before_loops`.
       has_parts_side_by_side: whether parts of the last dimension are put together by one operation: see `side_by_side`.
     """
 
@@ -43,11 +44,18 @@ class Forms:
     has_reduce_scatter: bool = True
     has_whole_tiles: bool = False
     has_parts_side_by_side: bool = False
+    shrinks_before_loops: bool = False
 
 
 FORMS = {
     CPU: Forms(is_in_place=False, has_barriers=True),
-    TPU: Forms(is_in_place=True, has_barriers=False, has_whole_tiles=True, has_parts_side_by_side=True),
+    TPU: Forms(
+        is_in_place=True,
+        has_barriers=False,
+        has_whole_tiles=True,
+        has_parts_side_by_side=True,
+        shrinks_before_loops=True,
+    ),
     GPU: Forms(is_in_place=True, has_barriers=True),
     GLOO: Forms(is_in_place=False, has_barriers=True, has_reduce_scatter=False),
 }

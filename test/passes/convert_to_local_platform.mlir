@@ -58,3 +58,34 @@ func.func @gradient_of_a_weight(
   %1 = stablehlo.transpose %0, dims = [1, 0] : (tensor<32x16xf32>) -> tensor<16x32xf32>
   return %1 : tensor<16x32xf32>
 }
+
+// What is made of a large value, and is all that needs it behind a loop, is made before the loop, which waits for it.
+// CHECK-LABEL: func.func @gradient_behind_a_loop(
+// CHECK: %[[LARGE:.*]] = stablehlo.dot_general
+// CHECK: %[[CARRIED:.*]] = stablehlo.dot_general %[[LARGE]]
+// CHECK: %[[GRADIENT:.*]] = stablehlo.dot_general %[[LARGE]]
+// CHECK: %[[WAITING:.*]]:2 = stablehlo.optimization_barrier %[[CARRIED]], %[[GRADIENT]]
+// CHECK: stablehlo.while(%{{.*}} = %{{.*}}, %{{.*}} = %[[WAITING]]#0)
+// CHECK: sdy.return %{{.*}}#1, %[[WAITING]]#1
+func.func @gradient_behind_a_loop(
+    %arg0: tensor<8192x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>},
+    %arg1: tensor<64x1024xf32>, %arg2: tensor<1024x64xf32>, %arg3: tensor<1024x8xf32>)
+    -> (tensor<8192x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>},
+        tensor<8192x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>}) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %two = stablehlo.constant dense<2> : tensor<i32>
+  %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] : (tensor<8192x64xf32>, tensor<64x1024xf32>) -> tensor<8192x1024xf32>
+  %1 = stablehlo.dot_general %0, %arg2, contracting_dims = [1] x [0] : (tensor<8192x1024xf32>, tensor<1024x64xf32>) -> tensor<8192x64xf32>
+  %2:2 = stablehlo.while(%i = %zero, %x = %1) : tensor<i32>, tensor<8192x64xf32>
+  cond {
+    %4 = stablehlo.compare LT, %i, %two : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %4 : tensor<i1>
+  } do {
+    %4 = stablehlo.add %i, %one : tensor<i32>
+    %5 = stablehlo.add %x, %x : tensor<8192x64xf32>
+    stablehlo.return %4, %5 : tensor<i32>, tensor<8192x64xf32>
+  }
+  %3 = stablehlo.dot_general %0, %arg3, contracting_dims = [1] x [0] : (tensor<8192x1024xf32>, tensor<1024x8xf32>) -> tensor<8192x8xf32>
+  return %2#1, %3 : tensor<8192x64xf32>, tensor<8192x8xf32>
+}
