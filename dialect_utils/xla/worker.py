@@ -58,6 +58,7 @@ _SCHEDULE_OPTIONS = {"xla_dump_latency_hiding_schedule": True}
 # what is compared with it, may be compiled a second time with this option, for the estimate alone, because the option
 # changes the memory that a program needs.
 _ASYNC_OPTIONS = {"tpu": {"xla_tpu_enable_async_all_to_all": True}}
+_clocks: dict[Target, float | None] = {}  # of targets' devices, in cycles per second, as found
 # What compilers say of an option that they do not know, or whose value they cannot read.
 _BAD_OPTION = re.compile(
     r"No such compile option: .*|Failed to parse '.*' into flag .*|While setting option .* is not a valid .*"
@@ -442,7 +443,7 @@ def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
         **traffic,
         **memory,
         **_final_traffic(final_text),
-        **_generated(final_text, schedule),
+        **_generated(final_text, _clock(target, schedule, scratch)),
         "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
         "scheduled_seconds": scheduled,
         "estimated_seconds": None if may_be_estimated else scheduled,
@@ -636,11 +637,40 @@ def _final_traffic(hlo_text: str, *, reads_lines: bool = False) -> dict:
     return {f"final_{name}": found[name] for name in kept} | {"final_hidden": [astuple(each) for each in hidden]}
 
 
-def _generated(final_text: str, schedule: str | None) -> dict:
-    """Returns the time of the final program's local work by the compiler's code generator, if it says one."""
+def _clock(target: Target, schedule: str | None, scratch: Path) -> float | None:
+    """Returns the cycles per second of a target's devices, as a schedule says; that of a small program with an
+    asynchronous op, if the program has none; None if neither says so."""
+    if schedule is not None or target.platform not in _ASYNC_OPTIONS:
+        return cycles_per_second(schedule or "")
+    if target not in _clocks:
+        request = {"module": _exchange(target.devices), "num_devices": target.devices, "keeps_propagated": False}
+        with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
+            try:
+                _compiled_for(target, request, dump_dir, _ASYNC_OPTIONS[target.platform])
+            except Exception:  # it is not the program that was asked about
+                _clocks[target] = None
+            else:
+                _clocks[target] = cycles_per_second(_schedule(Path(dump_dir)) or "")
+    return _clocks[target]
+
+
+def _exchange(devices: int) -> str:
+    """Returns a module whose rows become columns."""
+    kind, placed = f"tensor<{8 * devices}x{128 * devices}xf32>", "{{sdy.sharding = #sdy.sharding<@mesh, [{}]>}}".format
+    return f"""sdy.mesh @mesh = <["x"={devices}]>
+        func.func public @main(%a: {kind} {placed('{"x"}, {}')}) -> ({kind} {placed('{}, {"x"}')}) {{
+          return %a : {kind}
+        }}"""
+
+
+def _generated(final_text: str, clock: float | None) -> dict:
+    """Returns the time of the final program's local work by the compiler's code generator, if it says one.
+
+    Args:
+      clock: the cycles per second in which it counts, if known.
+    """
     from ..hlo.generated import generated_in
 
-    clock = cycles_per_second(schedule or "")
     found = generated_in(final_text) if clock else None
     if found is None or not clock:
         return {}

@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,12 @@ def test_what_is_faster_is_right_and_within_three_percent_both_are(stock, pipeli
     assert row.is_right == is_right
     assert (row.product_us, row.bound_us) == (60, 60)
     assert row.ours_us == (pipeline if takes else stock)
+    assert row.is_right_as_generated is row.ours_as_generated is None and "| none | none |  |" in report([row])
+    generated = replace(row, stock_us=1, pipeline_us=1, generated_us=(stock, pipeline))
+    assert generated.is_right and generated.is_right_as_generated == is_right
+    share = pipeline / stock if takes else 1.0
+    assert generated.ours_as_generated == share
+    assert report([row, generated]).endswith(f"By the code generator's times: {int(is_right)} of 1, and {share:.2f}.")
 
 
 def test_the_report_has_the_longest_program_that_is_left():

@@ -10,6 +10,7 @@ import pytest
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla import worker
 from reshard.dialect_utils.xla.child import compiled_from
+from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.dialect_utils.xla.worker import pack_frame, read_frame, seeded_inputs
 from reshard.synthesis.network.program_time import LocalWork
 
@@ -65,11 +66,24 @@ ENTRY %main (a: f32[8]) -> f32[8] {
   ROOT %c = f32[8]{0} negate(%b)
 }
 """
-    found = worker._generated(text, "  cycles_per_microsecond: 1500\n")
+    found = worker._generated(text, 1.5e9)
     assert found == {"generated_seconds": 2e-6, "generated_without": [(0, 64, 1, 1)]}
     read = compiled_from({"status": "ok", **found})
     assert read.generated_without == (LocalWork(0, 64, 1, 1),) and read.generated_seconds == 2e-6
-    assert worker._generated(text, None) == worker._generated("HloModule m", "cycles_per_microsecond: 1500") == {}
+    assert worker._generated(text, None) == worker._generated("HloModule m", 1.5e9) == {}
+
+
+def test_a_program_without_a_schedule_has_the_clock_of_one_that_has(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(worker, "_compiled_for", lambda *each: asked.append(each))
+    monkeypatch.setattr(worker, "_schedule", lambda _: "  cycles_per_microsecond: 940\n")
+    monkeypatch.setattr(worker, "_clocks", {})
+    tpu, gpu = map(Target.parse, ("tpu:v5e:2x4", "cuda:h100:1x1x8"))
+    assert worker._clock(tpu, "  cycles_per_microsecond: 1500\n", tmp_path) == 1.5e9
+    assert worker._clock(gpu, None, tmp_path) is None and not asked
+    assert [worker._clock(tpu, None, tmp_path) for _ in range(2)] == [9.4e8, 9.4e8] and len(asked) == 1
+    (target, request, _, options), *_ = asked
+    assert target == tpu and options == worker._ASYNC_OPTIONS["tpu"] and "tensor<64x1024xf32>" in request["module"]
 
 
 @pytest.mark.parametrize("is_mispriced", [True, False])
