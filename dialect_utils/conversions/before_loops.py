@@ -17,8 +17,8 @@ while the loop holds all that the forward scan has saved.
 B1  An op behind a loop may be done before it if it takes nothing of the loop, nor of what has to stay behind it, and
     does nothing but compute its results.
 B2  It is done before it, with the ops that it takes such results of, if that leaves at least 1 MiB less to hold: what
-    is needed no more behind the loop, less the results that are. Arguments are held anyway; what a compiler computes
-    where it is used is not held, but what it is computed of.
+    is needed no more, neither behind the loop nor in each of its turns, less the results that are. Arguments are held
+    anyway; what a compiler computes where it is used is not held, but what it is computed of.
 B3  The loop waits: it takes one of its operands, no constant and no argument, from a barrier behind the results.
 """
 
@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..ir.fusing import may_be_fused
-from ..ir.ops import LOOPS, blocks_of, ops_in, parent_of, producer_of
+from ..ir.ops import LOOPS, blocks_of, ops_in, parent_of, producer_of, terminator_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
 from .tile_lives import MADE_WHERE_USED, tile_bytes, uses_of
@@ -37,7 +37,7 @@ from .tile_lives import MADE_WHERE_USED, tile_bytes, uses_of
 LEAST_BYTES = 1 << 20
 BARRIER = "stablehlo.optimization_barrier"  # behind which values are in memory
 _MOST_OPS = 64  # that are moved for one
-_STAY = frozenset(  # for their effects, or since they hold more inside than their results say
+_STAY = frozenset(  # for their effects, or since they hold more inside than their results say; so do other dialects'
     f"stablehlo.{name}"
     for name in ("after_all", "case", "create_token", "custom_call", "if", "infeed", "outfeed", "recv", "send", "while")
 )
@@ -60,7 +60,7 @@ class _Around:
 
     State: `place`, that of each op of the block; `free`, the ops behind the loop that may be done before it (B1);
     `needed`, the values from before the loop that an op behind it takes, as they are in memory; `needing`, the ops
-    behind the loop that need a value from before it.
+    behind the loop that need a value from before it; `_held`, those that each turn of the loop needs.
     """
 
     block: ir.Block
@@ -69,15 +69,17 @@ class _Around:
     free: list[ir.Operation] = field(init=False, default_factory=list)
     needed: dict[ir.Operation, set[ir.Value]] = field(init=False, default_factory=dict)
     needing: dict[ir.Value, set[ir.Operation]] = field(init=False, default_factory=dict)
+    _held: set[ir.Value] = field(init=False, default_factory=set)
 
     def __post_init__(self):
         ops = [each.operation for each in self.block.operations]
         self.place = {op: at for at, op in enumerate(ops)}
         behind = ops[self.place[self.loop] + 1 :]
         late = {self.loop}
+        self._held = set(itertools.chain.from_iterable(map(self._in_memory, self._needed_in_turns())))
         for op in behind:
             taken = list(self._taken(op))
-            if op is behind[-1] or op.name in _STAY or any(producer_of(each) in late for each in taken):
+            if _has_to_stay(op) or any(producer_of(each) in late for each in taken):
                 late.add(op)
             else:
                 self.free.append(op)
@@ -132,7 +134,7 @@ class _Around:
     def _freed(self, together: set[ir.Operation], moved: set[ir.Operation]) -> float:
         """Returns the bytes that are held less through the loop if ops are done before it, besides others."""
         before = moved | together
-        taken = {value for op in together for value in self.needed[op]}
+        taken = {value for op in together for value in self.needed[op]} - self._held
         freed = sum(tile_bytes(value) for value in taken if self.needing[value] <= before)
         own = {value for op in together for value in self._taken(op) if producer_of(value) in moved}
         freed += sum(tile_bytes(value) for value in own if self._users(value) <= before)
@@ -147,6 +149,14 @@ class _Around:
             if isinstance(value.type, ir.RankedTensorType) and ir.RankedTensorType(value.type).rank
         ]
         return max(computed, key=tile_bytes, default=None)
+
+    def _needed_in_turns(self) -> Iterator[ir.Value]:
+        """Yields the values from before the loop that it takes without ever changing them, or that ops in it take."""
+        body = self.loop.regions[1].blocks[0]
+        handed_on = zip(self.loop.operands, body.arguments, terminator_of(body).operands, strict=True)
+        yield from (value for value, argument, result in handed_on if argument == result)
+        for each in ops_in(self.loop)[1:]:
+            yield from (operand for operand in each.operands if producer_of(operand) in self.place)
 
     def _in_memory(self, value: ir.Value) -> Iterator[ir.Value]:
         """Yields the values from before the loop that are in memory until an op behind it has taken `value`."""
@@ -176,6 +186,10 @@ class _Around:
         while op.block != self.block:
             op = parent_of(op)
         return op
+
+
+def _has_to_stay(op: ir.Operation) -> bool:
+    return op.name in _STAY or not op.name.startswith(("stablehlo.", "chlo.")) or op.name == "stablehlo.return"
 
 
 def _is_made_where_used(op: ir.Operation, value: ir.Value) -> bool:

@@ -28,8 +28,9 @@ def summed(name: str, of: str) -> str:
       : ({LARGE}, tensor<f32>) -> {SMALL}"""
 
 
-def with_loop(before: str, behind: str, *, carried: str = "%c", inside: str = "", returned: str = "%s") -> ir.Module:
-    """Returns a module with a loop of three turns, which doubles a small value."""
+def with_loop(before: str, behind: str, *, carried: str = "%c", inside: str = "", hands_on: str = "") -> ir.Module:
+    """Returns a module with a loop of three turns, which doubles a small value, and may hand a large one on."""
+    large, also, kind = (f", %b = {hands_on}", ", %b", f", {LARGE}") if hands_on else ("", "", "")
     return ir.Module.parse(f"""
     module attributes {{mhlo.num_partitions = 1 : i32}} {{
     func.func public @main(%x: {LARGE}, %y: {SMALL}) -> ({SMALL}, {SMALL}) {{
@@ -39,7 +40,7 @@ def with_loop(before: str, behind: str, *, carried: str = "%c", inside: str = ""
       %three = stablehlo.constant dense<3> : tensor<i32>
       %c = stablehlo.sine %y : {SMALL}
       {before}
-      %l:2 = stablehlo.while(%i = %none, %a = {carried}) : tensor<i32>, {SMALL}
+      %l:{3 if hands_on else 2} = stablehlo.while(%i = %none, %a = {carried}{large}) : tensor<i32>, {SMALL}{kind}
       cond {{
         %1 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
         stablehlo.return %1 : tensor<i1>
@@ -47,10 +48,10 @@ def with_loop(before: str, behind: str, *, carried: str = "%c", inside: str = ""
         {inside}
         %1 = stablehlo.add %i, %one : tensor<i32>
         %2 = stablehlo.add %a, %a : {SMALL}
-        stablehlo.return %1, %2 : tensor<i32>, {SMALL}
+        stablehlo.return %1, %2{also} : tensor<i32>, {SMALL}{kind}
       }}
       {behind}
-      return %l#1, {returned} : {SMALL}, {SMALL}
+      return %l#1, %s : {SMALL}, {SMALL}
     }}}}""")
 
 
@@ -101,7 +102,7 @@ def test_ops_that_it_takes_results_of_come_along():
     assert order_of(module)[2:7] == ["reduce", "sine", "tanh", "reduce", "optimization_barrier"]
 
 
-FREE = f"{summed('late', 'g')}\n%s = stablehlo.add %late, %early : {SMALL}"
+FREE = f"{summed('late', 'g')}\n%e = stablehlo.add %late, %early : {SMALL}"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,14 @@ FREE = f"{summed('late', 'g')}\n%s = stablehlo.add %late, %early : {SMALL}"
         pytest.param(
             lambda: with_loop(f"%g = stablehlo.cosine %x : {LARGE}", summed("s", "g")),
             id="a value that is computed where it is used",
+        ),
+        pytest.param(
+            lambda: with_loop(MADE, f"{FREE}\n%s = stablehlo.add %e, %d : {SMALL}", inside=summed("held", "g")),
+            id="each turn needs what it is made of",
+        ),
+        pytest.param(
+            lambda: with_loop(MADE, f"{FREE}\n%s = stablehlo.add %e, %d : {SMALL}", hands_on="%g"),
+            id="the loop hands on what it is made of",
         ),
         pytest.param(
             lambda: with_loop(
@@ -132,7 +141,10 @@ FREE = f"{summed('late', 'g')}\n%s = stablehlo.add %late, %early : {SMALL}"
             ),
             id="something else needs it behind the loop",
         ),
-        pytest.param(lambda: with_loop(MADE, FREE, carried="%y"), id="a loop that takes nothing computed"),
+        pytest.param(
+            lambda: with_loop(MADE, f"{FREE}\n%s = stablehlo.add %e, %d : {SMALL}", carried="%y"),
+            id="a loop that takes nothing computed",
+        ),
     ],
 )
 def test_the_rest_stays(module):
