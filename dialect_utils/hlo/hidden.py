@@ -5,6 +5,9 @@ A device computes one op after the other, in the order of the schedule; what sta
 and its end runs beside it. Work hides one collective at a time, the one that started first, or a pair of permutes: they
 go different ways. Loops and branches between the two count nothing.
 
+A permute that is under way while the device waits for another one, which goes the other way round, moves on meanwhile:
+they share no link. So one of such a pair is hidden by the other, as far as that one is waited for.
+
 A collective that a TPU runs in pieces, inside of fusions, hides behind the work of these fusions alone, which moves it
 on (`walk`).
 """
@@ -12,8 +15,10 @@ on (`walk`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from reshard.synthesis.network.program_time import Hidden
+from reshard.synthesis.programs.traffic import Collective
 
 from .collectives import CollectiveOp
 from .text import Computation, HloModule, Instruction, parse_module
@@ -49,42 +54,76 @@ def hidden_in(hlo_text: str, ops: Iterable[CollectiveOp]) -> tuple[Hidden, ...]:
     for op in ops:
         by_name.setdefault(op.name, []).append(op)
     return tuple(
-        Hidden(op.collective, flops, moved)
+        Hidden(op.collective, each.flops, each.bytes_moved, *_awaited(each, by_name))
         for computation in module.computations.values()
-        for start, (flops, moved) in _between(module, computation, by_name)
-        for op in by_name[start]
+        for each in _between(module, computation, by_name)
+        for op in by_name[each.name]
     )
 
 
-def _between(
-    module: HloModule, computation: Computation, ops: dict[str, list[CollectiveOp]]
-) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yields the name of each collective of a computation and the work that runs beside it, if there is any."""
-    running: dict[str, tuple[str, int, int]] = {}
-    pieces: dict[int, tuple[str, int, int]] = {}  # by channel
+@dataclass
+class _UnderWay:
+    """A collective that has started, the work that runs beside it so far, and the permute that was awaited meanwhile,
+    which goes the other way round."""
+
+    name: str
+    flops: int = 0
+    bytes_moved: int = 0
+    awaited: _UnderWay | None = None
+
+    def add(self, work: tuple[int, int]) -> None:
+        self.flops, self.bytes_moved = self.flops + work[0], self.bytes_moved + work[1]
+
+    @property
+    def is_hidden(self) -> bool:
+        return bool(self.flops or self.bytes_moved or self.awaited)
+
+
+def _awaited(op: _UnderWay, ops: dict[str, list[CollectiveOp]]) -> tuple[Collective, int, int] | tuple[()]:
+    """Returns the permute that hides another one, with the work beside it."""
+    if op.awaited is None:
+        return ()
+    return ops[op.awaited.name][0].collective, op.awaited.flops, op.awaited.bytes_moved
+
+
+def _between(module: HloModule, computation: Computation, ops: dict[str, list[CollectiveOp]]) -> Iterator[_UnderWay]:
+    """Yields the collectives of a computation that something runs beside, each at its end."""
+    running: dict[str, _UnderWay] = {}
+    pieces: dict[int, _UnderWay] = {}  # by channel
     works = {piece.names[-1]: (piece.flops, piece.bytes_moved) for piece in pieces_of(module, computation)}
     for each in computation.instructions.values():
         for piece in (in_fusion := async_pieces(module, each)):
-            name, flops, moved = pieces.pop(piece.channel, ("", 0, 0))
+            op = pieces.pop(piece.channel, None)
             if piece.role == START and piece.name in ops:
-                pieces[piece.channel] = piece.name, 0, 0
-            elif piece.role == STEP and name:
-                more_flops, more_moved = works.get(each.name, (0, 0))
-                pieces[piece.channel] = name, flops + more_flops, moved + more_moved
-            elif flops or moved:
-                yield name, (flops, moved)
+                pieces[piece.channel] = _UnderWay(piece.name)
+            elif piece.role == STEP and op:
+                op.add(works.get(each.name, (0, 0)))
+                pieces[piece.channel] = op
+            elif op and op.is_hidden:
+                yield op
         if in_fusion:
             continue
         if name := _started(module, each, ops):
-            running[each.name] = name, 0, 0
+            running[each.name] = _UnderWay(name)
         elif each.opcode.endswith("-done"):
-            name, flops, moved = running.pop(each.operands[0].partition("#")[0], ("", 0, 0))
-            if flops or moved:
-                yield name, (flops, moved)
+            op = running.pop(each.operands[0].partition("#")[0], None)
+            if op is None:
+                continue
+            _wait_beside(op, running.values(), ops)
+            if op.is_hidden:
+                yield op
         elif running and (work := works.get(each.name)):
             for start in _hidden_by(running, ops):
-                name, flops, moved = running[start]
-                running[start] = name, flops + work[0], moved + work[1]
+                running[start].add(work)
+
+
+def _wait_beside(op: _UnderWay, others: Iterable[_UnderWay], ops: dict[str, list[CollectiveOp]]) -> None:
+    """Notes at a permute that is under way the other way round that the device waits for this one now."""
+    around = {(b, a) for a, b in ops[op.name][0].collective.pairs}
+    for other in others:
+        if around and other.awaited is None and set(ops[other.name][0].collective.pairs) == around:
+            other.awaited = op
+            return
 
 
 def _started(module: HloModule, instruction: Instruction, ops: dict[str, list[CollectiveOp]]) -> str:
@@ -98,14 +137,14 @@ def _started(module: HloModule, instruction: Instruction, ops: dict[str, list[Co
     return next((name for name in inside if name in ops), "")
 
 
-def _hidden_by(running: dict[str, tuple[str, int, int]], ops: dict[str, list[CollectiveOp]]) -> list[str]:
+def _hidden_by(running: dict[str, _UnderWay], ops: dict[str, list[CollectiveOp]]) -> list[str]:
     """Returns the collectives behind which work that runs now is hidden."""
     first, *others = running
-    collective = ops[running[first][0]][0].collective
+    collective = ops[running[first].name][0].collective
     if collective.kind != _PERMUTE:
         return [first]
     for other in others:
-        beside = ops[running[other][0]][0].collective
+        beside = ops[running[other].name][0].collective
         if beside.kind == _PERMUTE and beside.pairs != collective.pairs:
             return [first, other]
     return [first]

@@ -8,7 +8,8 @@ Stock XLA's program, ours and any mixture have one measure, so that they can be 
   the memory, or as any kernel takes at least, whichever takes longest, times its runs.
 
 What runs beside what is known of a scheduled program whose collectives start and end apart: local work in between hides
-as much of the collective as it takes itself. Elsewhere nothing overlaps in the model.
+as much of the collective as it takes itself, and so does a collective that is waited for meanwhile and shares no link
+with it. Elsewhere nothing overlaps in the model.
 """
 
 from __future__ import annotations
@@ -40,11 +41,19 @@ class LocalWork:
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """A collective with the local work that a compiler's schedule has beside each of its runs."""
+    """A collective with what a compiler's schedule has beside each of its runs: local work, and another collective.
+
+    Attributes:
+      awaited: a collective that shares no link with this one, which is under way while the device waits for that;
+        `awaited_flops` and `awaited_bytes` are the work beside it.
+    """
 
     collective: Collective
     flops: int
     bytes_moved: int
+    awaited: Collective | None = None
+    awaited_flops: int = 0
+    awaited_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +99,21 @@ def program_time(
 
 
 def _hidden_s(topology: Topology, num_devices: int, hidden: Hidden) -> float:
-    """Returns the time of a collective, or of the work beside it if that is shorter."""
-    collective_s = cost.collective_time_s(topology, num_devices, hidden.collective)
-    work = LocalWork(hidden.flops, hidden.bytes_moved, hidden.collective.trip_count, kernels=0)
-    return min(collective_s, roofline_s(topology, work))
+    """Returns the time of a collective, or of what is beside it if that is shorter."""
+    collective_s, by_work_s = _by_work(topology, num_devices, hidden.collective, hidden.flops, hidden.bytes_moved)
+    if hidden.awaited is None:
+        return by_work_s
+    other = _by_work(topology, num_devices, hidden.awaited, hidden.awaited_flops, hidden.awaited_bytes)
+    return min(collective_s, by_work_s + other[0] - other[1])
+
+
+def _by_work(
+    topology: Topology, num_devices: int, collective: Collective, flops: int, bytes_moved: int
+) -> tuple[float, float]:
+    """Returns the time of a collective, and how much of it local work hides."""
+    collective_s = cost.collective_time_s(topology, num_devices, collective)
+    work = LocalWork(flops, bytes_moved, collective.trip_count, kernels=0)
+    return collective_s, min(collective_s, roofline_s(topology, work))
 
 
 def roofline_s(topology: Topology, work: LocalWork) -> float:

@@ -6,7 +6,7 @@ import pytest
 from reshard.dialect_utils.hlo.collectives import collectives_in
 from reshard.dialect_utils.hlo.hidden import hidden_in
 from reshard.dialect_utils.hlo.work import work_in
-from reshard.synthesis.network.program_time import LocalWork, program_time
+from reshard.synthesis.network.program_time import Hidden, LocalWork, program_time
 from reshard.synthesis.network.topology import Level, Topology
 
 PERMUTE = "(f32[64,64]{1,0}, f32[64,64]{1,0}) collective-permute-start(%a), channel_id=1, source_target_pairs=%s"
@@ -42,6 +42,18 @@ def flops(*lines: str) -> list[int]:
     return [each.flops for each in hidden_in(text, collectives_in(text).ops)]
 
 
+def hidden_of(*lines: str) -> tuple[Hidden, ...]:
+    text = program(*lines)
+    return hidden_in(text, collectives_in(text).ops)
+
+
+def collectives_s(*lines: str) -> float:
+    """Returns the seconds in which a device waits for collectives."""
+    text = program(*lines)
+    ops = collectives_in(text)
+    return program_time(LINE, 4, ops.collectives, (), hidden_in(text, ops.ops)).collectives_s
+
+
 def test_only_what_stands_between_start_and_end_counts():
     assert flops(product("x"), start("s"), product("y"), done("s"), product("z")) == [FLOPS]
     assert flops(start("s"), done("s"), product("x")) == []
@@ -54,6 +66,33 @@ def test_permutes_that_go_different_ways_are_hidden_by_the_same_work():
 def test_of_permutes_that_go_the_same_way_the_first_is_hidden_first():
     assert flops(start("s"), start("t"), product("x"), done("s"), product("y"), done("t")) == [FLOPS, FLOPS]
     assert flops(start("s"), start("t"), product("x"), done("s"), done("t")) == [FLOPS]
+
+
+def test_a_permute_the_other_way_round_moves_on_while_one_is_waited_for():
+    both = (start("s"), start("t", BACK), product("x"), done("s"), done("t"))
+    first, second = hidden_of(*both)
+    assert first.awaited is None and (second.awaited, second.awaited_flops) == (first.collective, FLOPS)
+    alone_s, both_s = (collectives_s(*lines) for lines in ((start("s"), product("x"), done("s")), both))
+    assert both_s == pytest.approx(alone_s)
+    (only,) = hidden_of(start("s"), start("t", BACK), done("s"), done("t"))
+    assert only.awaited is not None and only.flops == only.awaited_flops == 0
+    assert collectives_s(start("s"), start("t", BACK), done("s"), done("t")) == pytest.approx(
+        collectives_s(start("s"), done("s"))
+    )
+
+
+def test_what_goes_the_same_way_or_starts_later_waits_itself():
+    assert hidden_of(start("s"), start("t"), done("s"), done("t")) == ()
+    assert hidden_of(start("s"), done("s"), start("t", BACK), done("t")) == ()
+    three = hidden_of(start("s"), start("t", BACK), start("u", BACK), done("s"), done("t"), done("u"))
+    assert len(three) == 1  # of two that share links one moves on
+
+
+def test_one_that_takes_longer_is_hidden_in_part():
+    small = "(f32[8,64]{1,0}, f32[8,64]{1,0}) collective-permute-start(%b), channel_id=1, source_target_pairs=" + AHEAD
+    lines = ("%b = f32[8,64]{1,0} slice(%a), slice={[0:8], [0:64]}", f"%s = {small}", start("t", BACK))
+    ends = ("%sd = f32[8,64]{1,0} collective-permute-done(%s)", done("t"))
+    assert collectives_s(*lines, *ends) == pytest.approx(collectives_s(start("t", BACK), done("t")))
 
 
 def test_a_program_without_a_schedule_hides_nothing():
