@@ -22,7 +22,7 @@ from reshard.synthesis.programs.traffic import Collective
 
 from .collectives import CollectiveOp
 from .text import Computation, HloModule, Instruction, parse_module
-from .walk import START, STEP, async_pieces
+from .walk import START, STEP, AsyncPiece, async_pieces
 from .work import pieces_of
 
 _PERMUTE = "collective_permute"
@@ -92,16 +92,8 @@ def _between(module: HloModule, computation: Computation, ops: dict[str, list[Co
     pieces: dict[int, _UnderWay] = {}  # by channel
     works = {piece.names[-1]: (piece.flops, piece.bytes_moved) for piece in pieces_of(module, computation)}
     for each in computation.instructions.values():
-        for piece in (in_fusion := async_pieces(module, each)):
-            op = pieces.pop(piece.channel, None)
-            if piece.role == START and piece.name in ops:
-                pieces[piece.channel] = _UnderWay(piece.name)
-            elif piece.role == STEP and op:
-                op.add(works.get(each.name, (0, 0)))
-                pieces[piece.channel] = op
-            elif op and op.is_hidden:
-                yield op
-        if in_fusion:
+        if in_fusion := async_pieces(module, each):
+            yield from _moved_on(in_fusion, works.get(each.name, (0, 0)), pieces, ops)
             continue
         if name := _started(module, each, ops):
             running[each.name] = _UnderWay(name)
@@ -115,6 +107,24 @@ def _between(module: HloModule, computation: Computation, ops: dict[str, list[Co
         elif running and (work := works.get(each.name)):
             for start in _hidden_by(running, ops):
                 running[start].add(work)
+
+
+def _moved_on(
+    in_fusion: Iterable[AsyncPiece],
+    work: tuple[int, int],
+    pieces: dict[int, _UnderWay],
+    ops: dict[str, list[CollectiveOp]],
+) -> Iterator[_UnderWay]:
+    """Moves collectives on that run in pieces, inside of a fusion with some work, and yields those that end."""
+    for piece in in_fusion:
+        op = pieces.pop(piece.channel, None)
+        if piece.role == START and piece.name in ops:
+            pieces[piece.channel] = _UnderWay(piece.name)
+        elif piece.role == STEP and op:
+            op.add(work)
+            pieces[piece.channel] = op
+        elif op and op.is_hidden:
+            yield op
 
 
 def _wait_beside(op: _UnderWay, others: Iterable[_UnderWay], ops: dict[str, list[CollectiveOp]]) -> None:
