@@ -103,8 +103,9 @@ def _hidden_s(topology: Topology, num_devices: int, hidden: Hidden) -> float:
     collective_s, by_work_s = _by_work(topology, num_devices, hidden.collective, hidden.flops, hidden.bytes_moved)
     if hidden.awaited is None:
         return by_work_s
-    other = _by_work(topology, num_devices, hidden.awaited, hidden.awaited_flops, hidden.awaited_bytes)
-    return min(collective_s, by_work_s + other[0] - other[1])
+    awaited = hidden.awaited, hidden.awaited_flops, hidden.awaited_bytes
+    other_s, of_other_s = _by_work(topology, num_devices, *awaited)
+    return min(collective_s, by_work_s + other_s - of_other_s)
 
 
 def _by_work(
