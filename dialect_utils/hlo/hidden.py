@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from reshard.synthesis.network.program_time import Hidden
-from reshard.synthesis.programs.traffic import Collective
 
 from .collectives import CollectiveOp
 from .text import Computation, HloModule, Instruction, parse_module
@@ -54,7 +53,7 @@ def hidden_in(hlo_text: str, ops: Iterable[CollectiveOp]) -> tuple[Hidden, ...]:
     for op in ops:
         by_name.setdefault(op.name, []).append(op)
     return tuple(
-        Hidden(op.collective, each.flops, each.bytes_moved, *_awaited(each, by_name))
+        _hidden(op, each, by_name)
         for computation in module.computations.values()
         for each in _between(module, computation, by_name)
         for op in by_name[each.name]
@@ -79,11 +78,12 @@ class _UnderWay:
         return bool(self.flops or self.bytes_moved or self.awaited)
 
 
-def _awaited(op: _UnderWay, ops: dict[str, list[CollectiveOp]]) -> tuple[Collective, int, int] | tuple[()]:
-    """Returns the permute that hides another one, with the work beside it."""
-    if op.awaited is None:
-        return ()
-    return ops[op.awaited.name][0].collective, op.awaited.flops, op.awaited.bytes_moved
+def _hidden(op: CollectiveOp, at: _UnderWay, ops: dict[str, list[CollectiveOp]]) -> Hidden:
+    """Returns a collective with what is beside it."""
+    if at.awaited is None:
+        return Hidden(op.collective, at.flops, at.bytes_moved)
+    other = ops[at.awaited.name][0].collective
+    return Hidden(op.collective, at.flops, at.bytes_moved, other, at.awaited.flops, at.awaited.bytes_moved)
 
 
 def _between(module: HloModule, computation: Computation, ops: dict[str, list[CollectiveOp]]) -> Iterator[_UnderWay]:

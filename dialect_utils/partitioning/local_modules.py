@@ -145,9 +145,11 @@ def convert(
         return Written()
     how = How(platform, planning, compares_products, is_lean, release_bytes, hold_bytes, keeps_sums)
     simplify_scatters(module)
+    if not FORMS[platform].has_operands_as_used:
+        return _convert_or_inline(module, stay, how, first, analyses)
     untranspose_products(module)
     written = _convert_or_inline(module, stay, how, first, analyses)
-    untranspose_products(module)  # of a tile, with which a chain begins
+    untranspose_products(module)  # of a tile, with which a chain may begin
     return written
 
 

@@ -35,6 +35,8 @@ class Forms:
         it may still be sending, so over a slow link the receiver may get other data: see docs/miscompilations.md. There
         an all_to_all brings the parts together, which receives as many bytes, and each device sums its own.
       has_whole_tiles: whether sums are scattered in whole tiles of memory: see `whole_tiles`.
+      has_operands_as_used: whether a product that is used transposed names its operands the other way round: see
+        `transposed_products`.
       shrinks_before_loops: whether work that leaves less to hold through a loop is done before it: see `before_loops`.
       has_parts_side_by_side: whether parts of the last dimension are put together by one operation: see `side_by_side`.
     """
@@ -44,6 +46,7 @@ class Forms:
     has_reduce_scatter: bool = True
     has_whole_tiles: bool = False
     has_parts_side_by_side: bool = False
+    has_operands_as_used: bool = False
     shrinks_before_loops: bool = False
 
 
@@ -54,6 +57,7 @@ FORMS = {
         has_barriers=False,
         has_whole_tiles=True,
         has_parts_side_by_side=True,
+        has_operands_as_used=True,
         shrinks_before_loops=True,
     ),
     GPU: Forms(is_in_place=True, has_barriers=True),
