@@ -29,14 +29,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..ir.fusing import may_be_fused
-from ..ir.ops import LOOPS, blocks_of, ops_in, parent_of, producer_of, terminator_of
+from ..ir.ops import LOOPS, blocks_of, ops_in, producer_of, terminator_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
-from .tile_lives import MADE_WHERE_USED, tile_bytes, uses_of
+from .tile_lives import MADE_WHERE_USED, is_made_where_used, tile_bytes, top_in, uses_of
 
 LEAST_BYTES = 1 << 20
-BARRIER = "stablehlo.optimization_barrier"  # behind which values are in memory
 _MOST_OPS = 64  # that are moved for one
 _STAY = frozenset(  # for their effects, or since they hold more inside than their results say; so do other dialects'
     f"stablehlo.{name}"
@@ -59,14 +57,16 @@ def shrink_before_loops(block: ir.Block) -> int:
 class _Around:
     """What is before a loop of a block, and what is behind it.
 
-    State: `place`, that of each op of the block; `free`, the ops behind the loop that may be done before it (B1);
-    `needed`, the values from before the loop that an op behind it takes, as they are in memory; `needing`, the ops
-    behind the loop that need a value from before it; `_held`, those that each turn of the loop needs.
+    State: `place`, that of each op of the block, and the `last` op; `free`, the ops behind the loop that may be
+    done before it (B1); `needed`, the values from before the loop that an op behind it takes, as they are in
+    memory; `needing`, the ops behind the loop that need a value from before it; `_held`, those that each turn of
+    the loop needs.
     """
 
     block: ir.Block
     loop: ir.Operation
     place: dict[ir.Operation, int] = field(init=False)
+    last: ir.Operation = field(init=False)
     free: list[ir.Operation] = field(init=False, default_factory=list)
     needed: dict[ir.Operation, set[ir.Value]] = field(init=False, default_factory=dict)
     needing: dict[ir.Value, set[ir.Operation]] = field(init=False, default_factory=dict)
@@ -74,7 +74,7 @@ class _Around:
 
     def __post_init__(self):
         ops = [each.operation for each in self.block.operations]
-        self.place = {op: at for at, op in enumerate(ops)}
+        self.place, self.last = {op: at for at, op in enumerate(ops)}, ops[-1]
         behind = ops[self.place[self.loop] + 1 :]
         late = {self.loop}
         self._held = set(itertools.chain.from_iterable(map(self._in_memory, self._needed_in_turns())))
@@ -105,7 +105,7 @@ class _Around:
                 self.loop.operands[number] = waiting
         for value, result in zip(left, results, strict=True):
             for user, number in uses_of(value):
-                if self._top(user) in self.place and self._top(user) not in moved:
+                if (top := top_in(self.block, user)) in self.place and top not in moved:  # not the barrier itself
                     user.operands[number] = result
         return len(moved)
 
@@ -167,7 +167,7 @@ class _Around:
             op = producer_of(value)
             if op is None or self.place.get(op, len(self.place)) >= self.place[self.loop]:
                 continue
-            if op.name != BARRIER and _is_made_where_used(op, value):
+            if is_made_where_used(op, self.last):
                 waiting += op.operands
             else:
                 yield value
@@ -180,18 +180,8 @@ class _Around:
                     yield operand
 
     def _users(self, value: ir.Value) -> set[ir.Operation]:
-        return {self._top(user) for user, _ in uses_of(value)}
-
-    def _top(self, op: ir.Operation) -> ir.Operation:
-        """Returns the op of the block that is, or holds, an op."""
-        while op.block != self.block:
-            op = parent_of(op)
-        return op
+        return {top_in(self.block, user) for user, _ in uses_of(value)}
 
 
 def _has_to_stay(op: ir.Operation) -> bool:
     return op.name in _STAY or not op.name.startswith(("stablehlo.", "chlo.")) or op.name == "stablehlo.return"
-
-
-def _is_made_where_used(op: ir.Operation, value: ir.Value) -> bool:
-    return op.name in MADE_WHERE_USED or (may_be_fused(op) and len(uses_of(value)) == 1)

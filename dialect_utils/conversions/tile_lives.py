@@ -116,7 +116,9 @@ class Lives:
             return None
         if result not in self._placed:
             uses = uses_of(result)
-            self._placed[result] = [(use, self._place[self._top(use[0])], self._needed_until(use[0])) for use in uses]
+            self._placed[result] = [
+                (use, self._place[top_in(self.block, use[0])], self._needed_until(use[0])) for use in uses
+            ]
         placed = self._placed[result]
         late = tuple(use for use, place, _ in placed if place > full)
         since = max((needed for _, place, needed in placed if place <= full), default=made)
@@ -168,7 +170,7 @@ class Lives:
         found, waiting = {full}, [full]
         while waiting:
             users = {
-                self._place[self._top(user)]
+                self._place[top_in(self.block, user)]
                 for result in self.ops[waiting.pop()].results
                 for user, _ in uses_of(result)
             }
@@ -179,29 +181,32 @@ class Lives:
     def _needed_until(self, user: ir.Operation) -> int:
         """Returns the place of the op for which an operand has to be in memory: that of its user, or a later one into
         which the user is fused."""
-        top = self._top(user)
+        top = top_in(self.block, user)
         at = self._place[top]
-        if top != user or not self._is_made_where_used(top):
+        if top != user or not is_made_where_used(top, self.ops[-1]):
             return at
         return max((self.last[result] for result in top.results), default=at)
 
     def _bytes(self, value: ir.Value) -> float:
         """Returns the bytes of a value in memory; 0 for one that is only computed where it is used."""
-        return 0.0 if self._is_made_where_used(present(producer_of(value))) else tile_bytes(value)
+        return 0.0 if is_made_where_used(present(producer_of(value)), self.ops[-1]) else tile_bytes(value)
 
-    def _is_made_where_used(self, op: ir.Operation) -> bool:
-        if op.name in MADE_WHERE_USED:
-            return True
-        if not may_be_fused(op) or len(op.results) != 1:
-            return False
-        uses = uses_of(op.results[0])
-        return len(uses) == 1 and uses[0][0] != self.ops[-1]
 
-    def _top(self, op: ir.Operation) -> ir.Operation:
-        """Returns the op of the block that is, or holds, an op."""
-        while op.block != self.block:
-            op = parent_of(op)
-        return op
+def is_made_where_used(op: ir.Operation, last: ir.Operation) -> bool:
+    """Returns whether an op is computed where its result is used, and not held in memory; `last` ends its block."""
+    if op.name in MADE_WHERE_USED:
+        return True
+    if not may_be_fused(op) or len(op.results) != 1:
+        return False
+    uses = uses_of(op.results[0])
+    return len(uses) == 1 and uses[0][0] != last
+
+
+def top_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
+    """Returns the op of a block that is, or holds, an op."""
+    while op.block != block:
+        op = parent_of(op)
+    return op
 
 
 def uses_of(value: ir.Value) -> list[Use]:

@@ -6,7 +6,11 @@
      value: <3 param @0> (size=1024,offset=0): f32[256]{0}
     allocation 1: size 4096, preallocated-temp:
 
-The sums are those of XLA's `CompiledMemoryStats`, which an executable has when its code is generated.
+The sums are those of XLA's `CompiledMemoryStats`, which an executable has when its code is generated, but for those of
+compilers for TPUs: there the statistics of temporaries count gaps between buffers, and what loops carry, twice. What
+these compilers refuse a program for, if it does not fit together with its arguments and outputs, are the sums here:
+libtpu 0.0.50 compiles one with 16.2 GB of temporaries, 17.2 GB by its statistics, and 0.5 GB of arguments for a chip
+whose programs may fill 16.9 GB, and refuses one with 16.5 GB.
 """
 
 from __future__ import annotations
@@ -35,11 +39,13 @@ def are_all_there(text: str, report: str) -> bool:
 def memory_in(text: str) -> dict[str, int]:
     """Returns the bytes of a program on one device, under the names of the fields of `Compiled`.
 
-    A parameter that holds a result counts as an argument, as an output, and as an alias.
+    A parameter that holds a result counts as an argument, as an output, and as an alias. Temporaries in a memory on the
+    chip, which have a "color", do not count.
 
     Example:
       >>> memory_in('allocation 0: size 8, parameter 0, shape |f32[2]| at ShapeIndex {}:\\n'
-      ...           'allocation 1: size 64, preallocated-temp:\\n')
+      ...           'allocation 1: size 64, preallocated-temp:\\n'
+      ...           'allocation 2: size 16, color 1, page 0, preallocated-temp:\\n')
       {'argument_bytes': 8, 'output_bytes': 0, 'temp_bytes': 64, 'alias_bytes': 0}
     """
     sums = {"argument_bytes": 0, "output_bytes": 0, "temp_bytes": 0, "alias_bytes": 0}
@@ -50,28 +56,8 @@ def memory_in(text: str) -> dict[str, int]:
             "argument_bytes": is_argument,
             "output_bytes": is_output,
             "alias_bytes": is_argument and is_output,
-            "temp_bytes": "preallocated-temp" in facts,
+            "temp_bytes": "preallocated-temp" in facts and ", color " not in facts,
         }
         for name, is_counted in counts.items():
             sums[name] += size * is_counted
     return sums
-
-
-def main_memory_temp_bytes(text: str) -> int:
-    """Returns the bytes of temporaries in the memory of a device, without those in memories on the chip ("color").
-
-    This is what compilers for TPUs reserve, and what they refuse a program for if it does not fit together with its
-    arguments and outputs. `CompiledMemoryStats` has more there: gaps between buffers, and what loops carry, count
-    twice. libtpu 0.0.50 compiles a program with 16.2 GB of these, 17.2 GB by its statistics, for a chip whose programs
-    may fill 16.9 GB, arguments of 0.5 GB included, and refuses one with 16.5 GB.
-
-    Example:
-      >>> main_memory_temp_bytes('allocation 0: size 8, color 1, page 0, preallocated-temp:\\n'
-      ...                        'allocation 1: size 64, page 0, preallocated-temp:\\n')
-      64
-    """
-    return sum(
-        int(found[1])
-        for found in _ALLOCATION.finditer(text)
-        if "preallocated-temp" in found[2] and ", color " not in found[2]
-    )

@@ -52,23 +52,25 @@ def hidden_in(hlo_text: str, ops: Iterable[CollectiveOp]) -> tuple[Hidden, ...]:
     by_name: dict[str, list[CollectiveOp]] = {}
     for op in ops:
         by_name.setdefault(op.name, []).append(op)
-    return tuple(
-        _hidden(op, each, by_name)
-        for computation in module.computations.values()
-        for each in _between(module, computation, by_name)
-        for op in by_name[each.name]
-    )
+    found: list[Hidden] = []
+    for computation in module.computations.values():
+        place: dict[str, int] = {}
+        for each in _between(module, computation, by_name):
+            place[each.name] = len(found)
+            beside = each.flops, each.bytes_moved, place[each.awaited] if each.awaited else None
+            found += [Hidden(op.collective, *beside) for op in by_name[each.name]]
+    return tuple(found)
 
 
 @dataclass
 class _UnderWay:
-    """A collective that has started, the work that runs beside it so far, and the permute that was awaited meanwhile,
-    which goes the other way round."""
+    """A collective that has started, the work that runs beside it so far, and the name of the permute that was awaited
+    meanwhile, which goes the other way round."""
 
     name: str
     flops: int = 0
     bytes_moved: int = 0
-    awaited: _UnderWay | None = None
+    awaited: str = ""
 
     def add(self, work: tuple[int, int]) -> None:
         self.flops, self.bytes_moved = self.flops + work[0], self.bytes_moved + work[1]
@@ -76,14 +78,6 @@ class _UnderWay:
     @property
     def is_hidden(self) -> bool:
         return bool(self.flops or self.bytes_moved or self.awaited)
-
-
-def _hidden(op: CollectiveOp, at: _UnderWay, ops: dict[str, list[CollectiveOp]]) -> Hidden:
-    """Returns a collective with what is beside it."""
-    if at.awaited is None:
-        return Hidden(op.collective, at.flops, at.bytes_moved)
-    other = ops[at.awaited.name][0].collective
-    return Hidden(op.collective, at.flops, at.bytes_moved, other, at.awaited.flops, at.awaited.bytes_moved)
 
 
 def _between(module: HloModule, computation: Computation, ops: dict[str, list[CollectiveOp]]) -> Iterator[_UnderWay]:
@@ -101,8 +95,7 @@ def _between(module: HloModule, computation: Computation, ops: dict[str, list[Co
             op = running.pop(each.operands[0].partition("#")[0], None)
             if op is None:
                 continue
-            _wait_beside(op, running.values(), ops)
-            if op.is_hidden:
+            if _hides_another(op, running.values(), ops) or op.is_hidden:
                 yield op
         elif running and (work := works.get(each.name)):
             for start in _hidden_by(running, ops):
@@ -127,13 +120,15 @@ def _moved_on(
             yield op
 
 
-def _wait_beside(op: _UnderWay, others: Iterable[_UnderWay], ops: dict[str, list[CollectiveOp]]) -> None:
-    """Notes at a permute that is under way the other way round that the device waits for this one now."""
+def _hides_another(op: _UnderWay, others: Iterable[_UnderWay], ops: dict[str, list[CollectiveOp]]) -> bool:
+    """Notes at a permute that is under way the other way round that the device waits for this one now, and returns
+    whether there is one."""
     around = {(b, a) for a, b in ops[op.name][0].collective.pairs}
     for other in others:
-        if around and other.awaited is None and set(ops[other.name][0].collective.pairs) == around:
-            other.awaited = op
-            return
+        if around and not other.awaited and set(ops[other.name][0].collective.pairs) == around:
+            other.awaited = op.name
+            return True
+    return False
 
 
 def _started(module: HloModule, instruction: Instruction, ops: dict[str, list[CollectiveOp]]) -> str:

@@ -22,7 +22,7 @@ from ..shardings.sdy_shardings import SHARDING
 from ..shardings.value_layouts import replace_op
 
 PRODUCT, TRANSPOSE, _PERMUTATION = "stablehlo.dot_general", "stablehlo.transpose", "permutation"
-_NUMBERS, _PRECISION, _ALGORITHM = "dot_dimension_numbers", "precision_config", "algorithm"
+_NUMBERS, _PRECISION = "dot_dimension_numbers", "precision_config"
 _OF_EITHER_ORDER = frozenset({_NUMBERS, _PRECISION})
 
 

@@ -852,9 +852,8 @@ def _rows_of_fields() -> dict[str, Callable]:
     from reshard.synthesis.network.program_time import Hidden, LocalWork
     from reshard.synthesis.programs.traffic import Collective
 
-    def hidden(collective: tuple, flops: int, moved: int, awaited: tuple | None = None, *beside: int) -> Hidden:
-        other = None if awaited is None else Collective(*awaited)
-        return Hidden(Collective(*collective), flops, moved, other, *beside)
+    def hidden(collective: tuple, *beside: int) -> Hidden:
+        return Hidden(Collective(*collective), *beside)
 
     kinds = {"collectives": KindCount, "moved": Collective, "work": LocalWork}
     final = {f"final_{name}": kind for name, kind in kinds.items()} | {"final_hidden": hidden}

@@ -26,7 +26,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
-from ..early_stop.buffer_assignment import main_memory_temp_bytes
+from ..early_stop.buffer_assignment import memory_in
 from ..early_stop.fork_server import IS_AVAILABLE, ForkServer
 from ..early_stop.stopped import BUFFERS, Stopped, has_propagated, may_stop, stopped_in
 from ..platform import compat
@@ -696,7 +696,7 @@ def _in_main_memory(target: Target, dumps: Path) -> dict[str, int]:
     written = sorted(dumps.glob(BUFFERS))
     if target.platform != "tpu" or not written:
         return {}
-    return {"temp_bytes": main_memory_temp_bytes(written[-1].read_text())}
+    return {"temp_bytes": memory_in(written[-1].read_text())["temp_bytes"]}
 
 
 def _canonical(op_shardings: list) -> list[str]:

@@ -26,9 +26,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..programs.tile_program import Join, Loop, Operation, Reshape, TileProgram, Transpose, shape_after
+from .whole_tiles import COLUMNS, Shape
 
-COLUMNS, MOST_PARTS = 128, 16
-Shape = tuple[int, ...]
+MOST_PARTS = 16
 
 
 def side_by_side(program: TileProgram) -> TileProgram:

@@ -44,16 +44,14 @@ class Hidden:
     """A collective with what a compiler's schedule has beside each of its runs: local work, and another collective.
 
     Attributes:
-      awaited: a collective that shares no link with this one, which is under way while the device waits for that;
-        `awaited_flops` and `awaited_bytes` are the work beside it.
+      awaited: the place, among these, of an earlier collective that shares no link with this one, which moves on while
+        the device waits for that; None if there is none.
     """
 
     collective: Collective
     flops: int
     bytes_moved: int
-    awaited: Collective | None = None
-    awaited_flops: int = 0
-    awaited_bytes: int = 0
+    awaited: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def program_time(
     """Returns the modelled time of a program on a topology, which is fitted to the number of devices.
 
     Args:
-      hidden: those of the collectives that run beside local work.
+      hidden: those of the collectives that run beside local work or another one, in the order in which they end.
 
     Raises: TopologyError if the topology does not fit.
 
@@ -94,27 +92,21 @@ def program_time(
       (277.2, 10.0)
     """
     moved_s = sum(cost.collective_time_s(topology, num_devices, each) for each in collectives)
-    hidden_s = sum(_hidden_s(topology, num_devices, each) for each in hidden)
+    hidden_s = sum(_hidden_s(topology, num_devices, hidden))
     return ProgramTime(moved_s - hidden_s, sum(roofline_s(topology, each) for each in work), hidden_s)
 
 
-def _hidden_s(topology: Topology, num_devices: int, hidden: Hidden) -> float:
-    """Returns the time of a collective, or of what is beside it if that is shorter."""
-    collective_s, by_work_s = _by_work(topology, num_devices, hidden.collective, hidden.flops, hidden.bytes_moved)
-    if hidden.awaited is None:
-        return by_work_s
-    awaited = hidden.awaited, hidden.awaited_flops, hidden.awaited_bytes
-    other_s, of_other_s = _by_work(topology, num_devices, *awaited)
-    return min(collective_s, by_work_s + other_s - of_other_s)
-
-
-def _by_work(
-    topology: Topology, num_devices: int, collective: Collective, flops: int, bytes_moved: int
-) -> tuple[float, float]:
-    """Returns the time of a collective, and how much of it local work hides."""
-    collective_s = cost.collective_time_s(topology, num_devices, collective)
-    work = LocalWork(flops, bytes_moved, collective.trip_count, kernels=0)
-    return collective_s, min(collective_s, roofline_s(topology, work))
+def _hidden_s(topology: Topology, num_devices: int, hidden: Iterable[Hidden]) -> list[float]:
+    """Returns for each collective its time, or that of what is beside it if that is shorter."""
+    found: list[float] = []
+    waits: list[float] = []
+    for each in hidden:
+        collective_s = cost.collective_time_s(topology, num_devices, each.collective)
+        work = LocalWork(each.flops, each.bytes_moved, each.collective.trip_count, kernels=0)
+        beside_s = roofline_s(topology, work) + (0.0 if each.awaited is None else waits[each.awaited])
+        found.append(min(collective_s, beside_s))
+        waits.append(collective_s - found[-1])
+    return found
 
 
 def roofline_s(topology: Topology, work: LocalWork) -> float:

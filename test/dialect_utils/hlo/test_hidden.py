@@ -70,22 +70,25 @@ def test_of_permutes_that_go_the_same_way_the_first_is_hidden_first():
 
 def test_a_permute_the_other_way_round_moves_on_while_one_is_waited_for():
     both = (start("s"), start("t", BACK), product("x"), done("s"), done("t"))
-    first, second = hidden_of(*both)
-    assert first.awaited is None and (second.awaited, second.awaited_flops) == (first.collective, FLOPS)
-    alone_s, both_s = (collectives_s(*lines) for lines in ((start("s"), product("x"), done("s")), both))
-    assert both_s == pytest.approx(alone_s)
-    (only,) = hidden_of(start("s"), start("t", BACK), done("s"), done("t"))
-    assert only.awaited is not None and only.flops == only.awaited_flops == 0
-    assert collectives_s(start("s"), start("t", BACK), done("s"), done("t")) == pytest.approx(
-        collectives_s(start("s"), done("s"))
-    )
+    assert [each.awaited for each in hidden_of(*both)] == [None, 0]
+    assert collectives_s(*both) == pytest.approx(collectives_s(start("s"), product("x"), done("s")))
+    without_work = (start("s"), start("t", BACK), done("s"), done("t"))
+    assert [(each.flops, each.awaited) for each in hidden_of(*without_work)] == [(0, None), (0, 0)]
+    assert collectives_s(*without_work) == pytest.approx(collectives_s(start("s"), done("s")))
 
 
-def test_what_goes_the_same_way_or_starts_later_waits_itself():
-    assert hidden_of(start("s"), start("t"), done("s"), done("t")) == ()
-    assert hidden_of(start("s"), done("s"), start("t", BACK), done("t")) == ()
-    three = hidden_of(start("s"), start("t", BACK), start("u", BACK), done("s"), done("t"), done("u"))
-    assert len(three) == 1  # of two that share links one moves on
+@pytest.mark.parametrize(
+    ("lines", "waits"),
+    [
+        ((start("s"), start("t"), done("s"), done("t")), 2),  # the same way
+        ((start("s"), done("s"), start("t", BACK), done("t")), 2),  # one after the other
+        ((start("s"), start("t", BACK), start("u", BACK), done("s"), done("t"), done("u")), 2),  # two on one link
+        ((start("s"), start("t", BACK), start("u"), done("s"), done("t"), done("u")), 2),  # the second has moved on
+        ((*map(start, "su"), start("t", BACK), start("v", BACK), *map(done, "stuv")), 2),  # two each way
+    ],
+)
+def test_what_shares_a_link_waits_itself(lines, waits):
+    assert collectives_s(*lines) == pytest.approx(waits * collectives_s(start("s"), done("s")))
 
 
 def test_one_that_takes_longer_is_hidden_in_part():

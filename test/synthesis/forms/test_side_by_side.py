@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from reshard.synthesis.forms.in_place import for_platform
 from reshard.synthesis.forms.platforms import PLATFORMS, TPU
-from reshard.synthesis.forms.side_by_side import COLUMNS, MOST_PARTS, side_by_side
+from reshard.synthesis.forms.side_by_side import MOST_PARTS, side_by_side
+from reshard.synthesis.forms.whole_tiles import COLUMNS
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.planner.entry import plan
