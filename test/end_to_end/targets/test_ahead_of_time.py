@@ -251,6 +251,7 @@ class TestTpu:
             found = compiled_for("tpu:v5e:2x4", str(module), keeps_schedule=True)
         assert found.is_ok, found.message
         assert " copy(" not in found.scheduled_text[found.scheduled_text.index("ENTRY") :]
+        assert found.generated_seconds  # also without asynchronous ops, whose schedule would say the clock
 
     def test_temporaries_are_those_for_which_the_compiler_refuses_a_program(self, compiled_for):
         """Its statistics count 0.9 GB more, with which the first program would not fit either."""
