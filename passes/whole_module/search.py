@@ -20,7 +20,7 @@ from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.finalists import Finalists
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import LEAST_GAIN_OF_WHOLE, best_of, clearly_less_s, compared, is_better
-from reshard.passes.whole_module.taken_over import TakenOver
+from reshard.passes.whole_module.taken_over import TakenOver, kind_of
 
 _SLACK_OF_ISLANDS, _SLACK_OF_WHOLES = 0.005, 0.02  # of the promises of forms of one kind, against each other
 NOT_ASKED = "the target's compiler was not asked"  # begins a reason that says nothing of what would be worse
@@ -81,7 +81,7 @@ class Found:
         None for one to ask about."""
         if self.finalists is None or self.promise is None:
             return None
-        promised, scale = self.promise(present(form.module), len(form.rows)), self.finalists.scale
+        promised, scale = self.promise(present(form.module), len(form.rows)), self.finalists.scale(kind_of(form))
         is_vain = float("inf") > promised.seconds * scale >= self.choice.outcome.seconds
         return _not_asked(promised, self.finalists.before, scale) if is_vain else None
 
@@ -182,7 +182,7 @@ class Search:
         none, most = self.none, MOST_FINALISTS * self.effort
         before = forms.criterion.outcome(partitioned, partitioned, 0)
         of_wholes = [promise(present(each.module), len(each.rows)) for each in self.wholes]
-        wholes = Finalists(of_wholes, before, none, most, _SLACK_OF_WHOLES)
+        wholes = Finalists(of_wholes, before, none, most, _SLACK_OF_WHOLES, list(map(kind_of, self.wholes)))
         wholes.measure(lambda at: forms.measured_whole(self.wholes[at]))
         for each in wholes.outcomes.values():  # all forms are estimated in one way, also those behind these
             if each.of is not None and each.of.lacks_estimate and not each.problem:
@@ -200,7 +200,7 @@ class Search:
         choice, sets = self._choice(most, with_estimate=False), [each for each in told.outcomes if each]
         islands = Finalists([told.outcomes[each] for each in sets], before, none, most, _SLACK_OF_ISLANDS)
         if not self._is_beaten(islands, wholes):
-            islands.measure(lambda at: choice.attempted(sets[at]))
+            islands.measure(lambda at: choice.attempted(sets[at]), self._goal_beside(wholes))
             self._estimate_best(choice)
             tried = 1
             while not choice.best and tried < len(choice.outcomes):  # none will do: other sets, while there is room
@@ -210,7 +210,7 @@ class Search:
         outcomes = [
             forms.estimated_whole(each, wholes.outcomes[at], choice.outcome)
             if at in wholes.outcomes
-            else _not_asked(of_wholes[at], before, wholes.scale)
+            else _not_asked(of_wholes[at], before, wholes.scale(kind_of(each)))
             for at, each in enumerate(self.wholes)
         ]
         return Found(choice, told, outcomes, wholes, promise)
@@ -218,12 +218,23 @@ class Search:
     def _is_beaten(self, islands: Finalists, wholes: Finalists) -> bool:
         """Returns whether a form that is written per device is clearly better than any set of sites may be."""
         least = replace(self.none, seconds=(1 - LEAST_GAIN_OF_WHOLE) * islands.least_possible_s)
+        return self._best_of_wholes(wholes, least) is not None
+
+    def _goal_beside(self, wholes: Finalists) -> float:
+        """Returns the time above which a set of sites is clearly slower than the best form that is written per device;
+        infinite if none is better than the module as it came."""
+        best = self._best_of_wholes(wholes, self.none)
+        return math.inf if best is None else best.seconds / (1 - LEAST_GAIN_OF_WHOLE)
+
+    def _best_of_wholes(self, wholes: Finalists, least: Outcome) -> Outcome | None:
+        """Returns the outcome of the best form that is written per device, if that is better than another one, by its
+        estimate too, for which it asks."""
         numbers = list(wholes.outcomes)
         if (winner := best_of(list(wholes.outcomes.values()), least)) is None:
-            return False
+            return None
         number = numbers[winner]
         wholes.outcomes[number] = self.forms.estimated_whole(self.wholes[number], wholes.outcomes[number], self.none)
-        return is_better(wholes.outcomes[number], least)
+        return wholes.outcomes[number] if is_better(wholes.outcomes[number], least) else None
 
     def _estimate_best(self, choice: JointChoice) -> None:
         """Asks for the estimate of the best set, and if that is against it, for that of the next one."""

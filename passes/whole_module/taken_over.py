@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -91,6 +91,9 @@ class TakenOver:
         return tuple(each for each in self.said if PARTLY_MANUAL not in each.message)
 
 
+Write = Callable[[str], TakenOver]  # returns the form with a name, as `take_over_as` does
+
+
 def _writer(pipeline: Pipeline) -> SynthesizeCollectivesPass:
     return next(each for each in pipeline.passes if isinstance(each, SynthesizeCollectivesPass))
 
@@ -118,6 +121,12 @@ def with_pipelines(form: TakenOver, module: ir.Module, rows: Sequence[dict], num
     """
     name = form.form + " ".join([PIPELINES, *map(str, numbers)])
     return replace(form, module=module, form=name, rows=(*form.rows, *rows))
+
+
+def kind_of(form: TakenOver) -> bool:
+    """Returns the kind of a form by what a compiler makes of it: whether its products are split in another way than
+    XLA's."""
+    return PRODUCTS in form.form
 
 
 def has_pipelines(form: TakenOver) -> bool:
@@ -201,26 +210,22 @@ def different(forms: Iterable[TakenOver]) -> list[TakenOver]:
     return list(found.values())
 
 
-def take_over_beside_loops(planned: bytes, pipeline: Pipeline, session: Session) -> TakenOver | None:
+def take_over_beside_loops(write: Write) -> TakenOver | None:
     """Returns the form in which all but the loops is taken over; None for a module without a loop that may stay."""
-    found = take_over_as(TIME + LOOPS_STAY, planned, pipeline, session)
+    found = write(TIME + LOOPS_STAY)
     is_cut = any(f"{each} stays with XLA" in str(remark) for each in LOOPS for remark in found.remarks)
     return found if found.module is not None and is_cut else None
 
 
-def take_over_releasing(
-    whole: TakenOver, release_bytes: int, planned: bytes, pipeline: Pipeline, session: Session
-) -> TakenOver | None:
+def take_over_releasing(whole: TakenOver, release_bytes: int, write: Write) -> TakenOver | None:
     """Returns a form once more, with so many bytes released; None if there is nothing to release."""
-    found = take_over_as(f"{whole.form}, {release_bytes} bytes released", planned, pipeline, session)
+    found = write(f"{whole.form}, {release_bytes} bytes released")
     return found if found.module is not None and len(found.rows) > len(whole.rows) else None
 
 
-def take_over_holding(
-    whole: TakenOver, hold_bytes: int, planned: bytes, pipeline: Pipeline, session: Session
-) -> TakenOver | None:
+def take_over_holding(whole: TakenOver, hold_bytes: int, write: Write) -> TakenOver | None:
     """Returns a form once more, with up to so many bytes held while loops run; None if nothing is to be held."""
-    found = take_over_as(f"{whole.form}, {hold_bytes} bytes to hold", planned, pipeline, session)
+    found = write(f"{whole.form}, {hold_bytes} bytes to hold")
     if found.module is None or not found.held_bytes:
         return None
     return replace(found, form=f"{whole.form}, {found.held_bytes} bytes to hold")  # of no more, the same is made

@@ -73,7 +73,7 @@ class TriedWholes:
     Args:
       forms: what compiles them. source: returns the module of which they are made, as bytecode.
       pipeline, session: what rewrites sites.
-      holding: forms that were written before, with more in memory while loops run, by what they were written for.
+      written: forms that were written before, by their names; those that are written here are added.
     State: `tried`, in the order in which they were tried.
     """
 
@@ -83,11 +83,11 @@ class TriedWholes:
         source: Callable[[], bytes],
         pipeline: Pipeline,
         session: Session,
-        holding: dict[tuple[str, int], TakenOver | None] | None = None,
+        written: dict[str, TakenOver] | None = None,
     ):
         self.forms, self.criterion = forms, forms.criterion
         self._source, self._pipeline, self._session = source, pipeline, session
-        self._holding = {} if holding is None else holding
+        self._written = {} if written is None else written
         self.tried: list[Tried] = []
 
     def add(self, tried: Iterable[Tried]) -> None:
@@ -144,9 +144,7 @@ class TriedWholes:
         is_there = any(each.form == BYTES for each in forms)
         if is_there or not self.criterion.network.is_known or not self._lacking_memory(islands):
             return None
-        progress.at("whole-module check: written per device, with fewest bytes")
-        with self.forms.original.context:
-            form = take_over_as(BYTES, self._source(), self._pipeline, self._session)
+        form = self._write(BYTES, "with fewest bytes")
         return form if any(each is form for each in different([*forms, form])) else None
 
     @functools.cached_property
@@ -155,9 +153,7 @@ class TriedWholes:
         per device at all."""
         if not any(op.name in LOOPS for op in ops_in(self.forms.original.operation)):
             return None
-        progress.at("whole-module check: writing the module per device, beside its loops")
-        with self.forms.original.context:
-            return take_over_beside_loops(self._source(), self._pipeline, self._session)
+        return take_over_beside_loops(functools.partial(self._write, words="beside its loops"))
 
     def with_pipelines(self, islands: Outcome) -> Iterator[TakenOver]:
         """Yields the fastest form with pipelines of products and the collectives behind them, if those promise that it
@@ -212,10 +208,20 @@ class TriedWholes:
 
     def _written_as(self, name: str, words: str) -> TakenOver | None:
         """Returns the form with a name; None if it is like one that was tried."""
-        progress.at(f"whole-module check: written per device, {words}")
-        with self.forms.original.context:
-            form = take_over_as(name, self._source(), self._pipeline, self._session)
+        form = self._write(name, words)
         return form if any(each is form for each in different([*(each.form for each in self.tried), form])) else None
+
+    def _write(self, name: str, words: str) -> TakenOver:
+        """Returns the form with a name, which is written once.
+
+        Args:
+          words: of what is done meanwhile.
+        """
+        if name not in self._written:
+            progress.at(f"whole-module check: written per device, {words}")
+            with self.forms.original.context:
+                self._written[name] = take_over_as(name, self._source(), self._pipeline, self._session)
+        return self._written[name]
 
     def with_more_memory(self, winner: Tried | None, islands: Outcome) -> Tried | None:
         """Returns the form that is fastest with more in memory while loops run, if that is the best one; None if it is
@@ -254,12 +260,7 @@ class TriedWholes:
 
     def _holding_form(self, whole: TakenOver, held: int) -> TakenOver | None:
         """Returns a form once more, with up to so many bytes held; None if there is nothing to hold."""
-        if (whole.form, held) not in self._holding:
-            progress.at("whole-module check: written per device, for more memory")
-            with self.forms.original.context:
-                found = take_over_holding(whole, held, self._source(), self._pipeline, self._session)
-            self._holding[whole.form, held] = found
-        return self._holding[whole.form, held]
+        return take_over_holding(whole, held, functools.partial(self._write, words="for more memory"))
 
     def with_less_memory(self, winner: Tried | None, islands: Outcome) -> Tried | None:
         """Returns the form that would be the best one if it needed less memory, with conversions repeated where their
@@ -270,11 +271,8 @@ class TriedWholes:
         excess = self.criterion.excess_bytes(self.forms.stock, present(fastest.outcome.of))
         rows = 0
         for share in _RELEASED_SHARES:
-            progress.at("whole-module check: written per device, for less memory")
-            with self.forms.original.context:
-                form = take_over_releasing(
-                    fastest.form, int(share * excess), self._source(), self._pipeline, self._session
-                )
+            write = functools.partial(self._write, words="for less memory")
+            form = take_over_releasing(fastest.form, int(share * excess), write)
             if form is None or len(form.rows) == rows:  # nothing is left to release
                 return None
             rows, outcome = len(form.rows), self.forms.outcome_of_whole(form, islands)

@@ -171,10 +171,11 @@ class WholeModuleCheck:
       original: the module before `pipeline` runs, which has the passes that say how it is sharded behind it.
       takes_over: whether it may be written per device as a whole.
     State: `forms`, the forms of the module, as they are compiled; `are_sites_planned`, and once they are, the `groups`
-      and report `rows`, and the module `rewritten` by the pipeline. From before that: `_first`, forms that were
-      written; `_numbered`, the module as it came, compiled with numbers for its ops; `_least_local_s`, the time of the
-      forms' local work; and `said_importing`, what the passes said that state how the module is sharded. `_listed`, the
-      module as it came, compiled so for another target, if a report is to list what it sends.
+      and report `rows`, and the module `rewritten` by the pipeline. From before that: `_written`, forms that are written
+      per device, by their names; `_numbered`, the module as it came, compiled with numbers for its ops;
+      `_least_local_s`, the time of the forms' local work; and `said_importing`, what the passes said that state how the
+      module is sharded. `_listed`, the module as it came, compiled so for another target, if a report is to list what
+      it sends.
     """
 
     def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session, policy: str, takes_over: bool):
@@ -192,8 +193,7 @@ class WholeModuleCheck:
         self.groups: list[Group] = []
         self.rewritten = original
         self.proposed: Groups = frozenset()
-        self._first: dict[str, TakenOver] = {}
-        self._holding: dict[tuple[str, int], TakenOver | None] = {}
+        self._written: dict[str, TakenOver] = {}
         self._numbered: Compiled | None = None
         self._listed: Compiled | None = None
         self._least_local_s: float | None = None
@@ -214,11 +214,11 @@ class WholeModuleCheck:
         """Returns the forms in which the module is written per device; none if nobody asks for them."""
         if not self.takes_over:
             return []
-        if self.groups and not self._first:  # else nothing may be compiled at all, or it is known what is better
+        if self.groups and not self._written:  # else nothing may be compiled at all, or it is known what is better
             self.forms.begin([self.original, *self.forms.first_and_last(self._starts())])
         progress.at("whole-module check: writing the module per device")
         with self.original.context:
-            return take_over(self._source, self.pipeline, self.session, self._form_names, self._first)
+            return take_over(self._source, self.pipeline, self.session, self._form_names, self._written)
 
     @property
     def _form_names(self) -> tuple[str, ...]:
@@ -270,10 +270,9 @@ class WholeModuleCheck:
         return self._handed_over_whole(winner, none, wholes, reason=sites, attempts=attempts)
 
     def _wholes(self) -> TriedWholes:
-        """Returns the forms that are written per device, none yet; those that were written before sites were planned
-        are written once, unless the layouts of results were not settled then."""
-        written = self._holding if self._first else None
-        return TriedWholes(self.forms, lambda: self._source, self.pipeline, self.session, written)
+        """Returns the forms that are written per device, none yet; each is written once, unless the layouts of results
+        were not settled then."""
+        return TriedWholes(self.forms, lambda: self._source, self.pipeline, self.session, self._written)
 
     def _first_forms(self) -> list[TakenOver]:
         """Returns the forms to try first, those of least time; compiles the module as it came."""
@@ -296,7 +295,7 @@ class WholeModuleCheck:
         meanwhile()
         forms: list[TakenOver] = []
         for name in self._form_names:
-            form = self._first[name] = take_over_as(name, source, self.pipeline, self.session)
+            form = self._written[name] = take_over_as(name, source, self.pipeline, self.session)
             if form.module is None:
                 return []
             forms = different([*forms, form])
@@ -311,8 +310,7 @@ class WholeModuleCheck:
         are_planned = self.are_sites_planned
         if not stock.is_ok or not self.replanned.settle_results(stock.output_shardings, are_planned=are_planned):
             return False
-        self._first.clear()
-        self._holding.clear()
+        self._written.clear()
         self.forms.written.clear()
         self.__dict__.pop("taken_over", None)
         return True

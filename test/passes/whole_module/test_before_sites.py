@@ -13,6 +13,9 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.results import checks
 from reshard.passes.whole_module import whole_module_check
+from reshard.passes.whole_module.module_cost import ModuleCriterion
+from reshard.passes.whole_module.taken_over import LEAN
+from reshard.passes.whole_module.tried_wholes import TriedWholes
 
 MESH = 'sdy.mesh @mesh = <["data"=2, "seq"=4]>'
 # One row of a table of split rows, for which stock XLA gathers the table, beside a small array that changes its layout.
@@ -153,7 +156,8 @@ def test_sites_are_planned(text, how, planned):
     assert planned
 
 
-def test_forms_are_not_written_twice_if_sites_are_planned_after_all(monkeypatch):
+@pytest.mark.parametrize("lacks_memory", [False, True])
+def test_forms_are_not_written_twice_if_sites_are_planned_after_all(lacks_memory, monkeypatch):
     written, write = [], whole_module_check.take_over_as
 
     def watched(form, *more):
@@ -161,9 +165,14 @@ def test_forms_are_not_written_twice_if_sites_are_planned_after_all(monkeypatch)
         return write(form, *more)
 
     monkeypatch.setattr(whole_module_check, "take_over_as", watched)
-    monkeypatch.setattr("reshard.passes.whole_module.taken_over.take_over_as", watched)
+    for module in ("taken_over", "tried_wholes"):
+        monkeypatch.setattr(f"reshard.passes.whole_module.{module}.take_over_as", watched)
+    if lacks_memory:
+        monkeypatch.setattr(TriedWholes, "_lacking_memory_alone", lambda self, *_: (self.tried[0], 0.0))
+        monkeypatch.setattr(ModuleCriterion, "excess_bytes", lambda *_: 1000)
     _, session = optimized(CUBE)
     assert session.results.checks and len(written) == len(set(written))
+    assert lacks_memory == any(each.endswith((LEAN, "released")) for each in written)
 
 
 def test_stock_is_compiled_once(monkeypatch):

@@ -70,6 +70,24 @@ def test_a_promise_that_is_nearly_as_good_is_measured_where_promises_err():
     assert measured([9.0, 8.0, 8.3], [9.0, 9.2, 8.5], slack=0.05) == [1, 2]
 
 
+def test_promises_of_another_kind_do_not_err_alike():
+    """The first form is slower than promised; the second one is too, if it is of the same kind."""
+    promised, (before, none) = [Outcome("", 8.0), Outcome("", 8.5)], [Outcome("", 10.0)] * 2
+    for kinds, asked in (((), [0]), ((False, False), [0]), ((False, True), [0, 1])):
+        finalists = Finalists(promised, before, none, 3, kinds=kinds)
+        finalists.measure(lambda number: Outcome("", (10.5, 8.0)[number]))
+        assert list(finalists.outcomes) == asked
+    assert finalists.scale(False) == pytest.approx(10.5 / 8) and finalists.scale(True) == pytest.approx(8 / 8.5)
+
+
+@pytest.mark.parametrize(("goal_s", "asked"), [(7.0, [0]), (8.2, [0, 1]), (float("inf"), [0, 1, 2])])
+def test_behind_the_first_finalist_none_is_measured_that_is_slower_than_the_goal(goal_s, asked):
+    """The first one shows what promises are worth, here as much as they say."""
+    finalists = Finalists([Outcome("", 7.8), Outcome("", 8.1), Outcome("", 8.3)], *[Outcome("", 10.0)] * 2, 3)
+    finalists.measure(lambda number: Outcome("more memory", (7.8, 8.1, 8.3)[number]), goal_s)
+    assert list(finalists.outcomes) == asked
+
+
 def test_promises_may_err_as_the_one_of_the_module_as_it_came_did():
     """Stock XLA's program took 4 s of the 10 s that its partitioning promised; then 8 s may become 3.2 s, or 1.3 s."""
     finalists = Finalists([Outcome("", 8.0), Outcome("", 9.0)], Outcome("", 10.0), Outcome("", 4.0), 3)

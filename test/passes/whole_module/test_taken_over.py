@@ -322,7 +322,8 @@ def test_loops_may_stay_where_the_rest_is_written_per_device():
     pipeline, session = Pipeline.emitting("auto", {"topology": "h100:2x4"}), Session()
     with make_context() as context, ir.Location.unknown(context):
         planned = [Replanned(ir.Module.parse(text), pipeline, session).planned for text in (LOOP, ROW)]
-        found, none = (take_over_beside_loops(each, pipeline, session) for each in planned)
+        found, none = (take_over_beside_loops(lambda name: take_over_as(name, each, pipeline, session))  # noqa: B023
+                       for each in planned)  # fmt: skip
         assert none is None and found.form == "time, loops stay with XLA"
         text = str(found.module)
         module = ir.Module.parse(LOOP)
