@@ -171,11 +171,10 @@ class WholeModuleCheck:
       original: the module before `pipeline` runs, which has the passes that say how it is sharded behind it.
       takes_over: whether it may be written per device as a whole.
     State: `forms`, the forms of the module, as they are compiled; `are_sites_planned`, and once they are, the `groups`
-      and report `rows`, and the module `rewritten` by the pipeline. From before that: `_written`, forms that are written
-      per device, by their names; `_numbered`, the module as it came, compiled with numbers for its ops;
-      `_least_local_s`, the time of the forms' local work; and `said_importing`, what the passes said that state how the
-      module is sharded. `_listed`, the module as it came, compiled so for another target, if a report is to list what
-      it sends.
+      and report `rows`, and the module `rewritten` by the pipeline. From before that: `_written`, the forms per device
+      by their names; `_numbered`, the module as it came, compiled with numbers for its ops; `_least_local_s`, the time
+      of the forms' local work; and `said_importing`, what the passes said that state how the module is sharded.
+      `_listed`, the module as it came, compiled so for another target, if a report is to list what it sends.
     """
 
     def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session, policy: str, takes_over: bool):
