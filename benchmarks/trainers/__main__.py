@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps of installed trainers, stock XLA's module beside ours: modelled time, received bytes, memory.
 
-    python -m benchmarks.trainers [--steps NAME,...] [--topologies v5e:2x4,h100:2x4] [--compile-for TARGET]
-        [--memory-limit device]
+    python -m benchmarks.trainers [--steps NAME,...] [--topologies v5e:2x4,h100:2x4 | --compile-for TARGET |
+        --at-hand v5e:2x4] [--memory-limit device]
 
 `maxtext/NAME` are steps of MaxText, which has to be installed with what its trainer imports: measured with 0.2.5 and
 jax 0.12. `tunix/NAME` are steps of models of Tunix, google-tunix 0.1.7. A trainer that is not there is left out. Steps
-are lowered for 8 CPU devices. With `--compile-for` the target's own compiler judges. The exit status is 1 if a step
-fails, is modelled longer than stock XLA's, or needs more memory, if `--memory-limit` does not allow that.
+are lowered for 8 CPU devices. With `--compile-for` the target's own compiler judges. With `--at-hand` they are lowered
+for TPUs of such a topology, and what is measured is what reshard does by default for a user who has them: the compiler
+of the devices judges a few forms, in this process. The exit status is 1 if a step fails, is modelled longer than stock
+XLA's, or needs more memory, if `--memory-limit` does not allow that.
 """
 
 from __future__ import annotations
@@ -35,19 +37,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--topologies", default="v5e:2x4,h100:2x4", help="networks of 8 devices (default: %(default)s)")
     parser.add_argument("--compile-for", default="", metavar="TARGET", help="the target whose compiler judges")
+    parser.add_argument("--at-hand", default="", metavar="TOPOLOGY", help="the TPUs that steps are lowered for")
     parser.add_argument("--memory-limit", default="", metavar="BYTES|device", help="what a step may need")
     parser.add_argument("--size", default="small", choices=("small", "large"), help="of the models")
     asked = parser.parse_args(argv)
     use_devices(8)
     names, rows, is_good = asked.steps.split(",") if asked.steps else [], [], True
+    devices = _tpus(asked.at_hand) if asked.at_hand else ()
+    alone = [{"compile_for": asked.compile_for}] if asked.compile_for else [{}] if devices else None
     for name, module, step in _steps(names):
-        networks = [{"compile_for": asked.compile_for}] if asked.compile_for else None
         limit = {"memory_limit": asked.memory_limit} if asked.memory_limit else {}
-        for options in networks or [{"topology": each} for each in asked.topologies.split(",")]:
-            network = next(iter(options.values()))
+        for options in alone or [{"topology": each} for each in asked.topologies.split(",")]:
+            network = next(iter(options.values()), f"{asked.at_hand} at hand")
             print(f"{name} on {network}", file=sys.stderr)
             try:
-                report = reshard.optimize(module.lowered(step, asked.size), **options, **limit).report
+                report = reshard.optimize(module.lowered(step, asked.size, devices), **options, **limit).report
                 row, is_better = _row(report.to_dict(), may_need_more=bool(limit))
             except Exception as error:  # one trainer's trouble is a row
                 rows.append((name, network, f"{type(error).__name__}: {error}".splitlines()[0][:100], *[""] * 6))
@@ -59,6 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("no step of a trainer that is installed has such a name")
     print(markdown_table(HEADER, rows, "llrrrrrrr"))
     return 0 if is_good else 1
+
+
+def _tpus(topology: str) -> Sequence[Any]:
+    """Returns the devices of a topology such as "v5e:2x4", which libtpu compiles for and which need not be there."""
+    from jax.experimental import topologies
+
+    return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
 
 
 def _steps(names: Sequence[str]) -> Iterator[tuple[str, ModuleType, str]]:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # MaxText need not be installed.
 # pyright: reportMissingImports=false
-"""Training steps of MaxText, as its own ahead-of-time command lowers them, for the CPU devices of this process."""
+"""Training steps of MaxText, as its own ahead-of-time command lowers them, for the CPU devices of this process or for
+those of a topology."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import jax
 
@@ -43,10 +45,12 @@ STEPS = {
 }
 
 
-def lowered(name: str, size: str) -> jax.stages.Lowered:
+def lowered(name: str, size: str, devices: Sequence[jax.Device] = ()) -> jax.stages.Lowered:  # pyright: ignore[reportInvalidTypeForm]
     """Returns the lowered training step of a configuration.
 
-    Source: `maxtext.trainers.pre_train.train_compile`, with the devices of this process in the place of a topology's.
+    Args:
+      devices: the step is for these; none: for those of this process.
+    Source: `maxtext.trainers.pre_train.train_compile`.
     """
     import maxtext
     from flax.core.spmd import logical_axis_rules
@@ -60,7 +64,8 @@ def lowered(name: str, size: str) -> jax.stages.Lowered:
     config = pyconfig.initialize(["train", base, *_ALWAYS.split(), *SIZES[size].split(), *STEPS[name].split()])
     kind = AxisType.Explicit if config.shard_mode == ShardMode.EXPLICIT else AxisType.Auto
     names = config.mesh_axes
-    mesh = Mesh(maxtext_utils.create_device_mesh(config, jax.devices()), names, axis_types=(kind,) * len(names))
+    placed = maxtext_utils.create_device_mesh(config, list(devices) or jax.devices())
+    mesh = Mesh(placed, names, axis_types=(kind,) * len(names))
     args, kwargs, state, _, model = train_compile.get_shaped_inputs(mesh, config)
     params, state = sharding.maybe_update_params_sharding_with_opt(config, state)
     state = sharding.build_zero1_input_state_mesh_shardings(config, state, params)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +19,19 @@ SIZES = {"small": (_SMALL, (16, 256)), "large": (_LARGE, (16, 2048))}
 STEPS = ("qwen3", "qwen3_blocks_again")
 
 
-def lowered(name: str, size: str) -> jax.stages.Lowered:
+def lowered(name: str, size: str, devices: Sequence[jax.Device] = ()) -> jax.stages.Lowered:  # pyright: ignore[reportInvalidTypeForm]
     """Returns the lowered training step, as Tunix's trainer makes it: loss over one-hot targets, norm of gradients,
-    AdamW, donated state. With `_blocks_again` the attention of each layer is computed once more on the way back."""
+    AdamW, donated state. With `_blocks_again` the attention of each layer is computed once more on the way back.
+
+    Args:
+      devices: the step is for these; none: for those of this process.
+    """
     import optax
     from flax import nnx
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
     from tunix.models.qwen3 import model as qwen3
 
-    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(AxisType.Auto,) * 2, devices=list(devices) or None)
     placed = functools.partial(NamedSharding, mesh)
     # The model's own function leaves out constraints where the first device is a CPU.
     qwen3.shard = lambda x, axes: jax.lax.with_sharding_constraint(x, placed(PartitionSpec(*axes)))

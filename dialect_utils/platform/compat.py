@@ -99,7 +99,10 @@ def load_executable(module, devices: Sequence, options):
 
 
 def compile_ahead_of_time(module, devices: Sequence, options):
-    """Compiles an MLIR module for devices of a topology and returns the executable, which cannot run here."""
+    """Compiles an MLIR module for devices of a topology and returns the executable, which cannot run here; or for
+    devices that run it."""
+    if are_attached(devices):
+        return load_executable(module, devices, options)
     xla_client = _xla_client()
 
     return devices[0].client.compile(

@@ -240,6 +240,7 @@ class CompileRequest:
       costs are those of a program that computes in bfloat16 as it is (`narrow_floats`), and its collectives are those
       that the compiler for that platform runs (`accelerators`).
     narrows: whether a program that stands in for others may be compiled with float16 in the place of bfloat16.
+    at_hand: which devices of this process compile it in the place of a target ahead of time, as text; "" if none do.
     """
 
     module: str | bytes
@@ -254,6 +255,7 @@ class CompileRequest:
     only_propagates: bool = False
     stands_in: str = ""
     narrows: bool = True
+    at_hand: str = ""
 
     @property
     def is_narrowed(self) -> bool:
@@ -383,6 +385,16 @@ class XlaChild:
         with self._lock:
             found = self._compile_cached(request, timeout_s)
         return replace(compiled, estimated_seconds=found.estimated_seconds, lacks_estimate=False)
+
+    def answered(self, request: CompileRequest, ask: Callable[[dict], dict], timeout_s: float) -> Compiled:
+        """Returns the answer to a request that another compiler than the child's is asked, unless it is on disk.
+
+        Args:
+          ask: returns the reply to a request as the child would get it. timeout_s: as in `compile`.
+        """
+        with self._lock:
+            kept = self._kept(request, timeout_s)
+            return kept or self._filed(request, _worded(ask(_as_sent(request))), timeout_s)
 
     def prepare(self, num_devices: int) -> None:
         """Starts the process, if possible, and does not wait for it: questions will come. It takes about a second."""

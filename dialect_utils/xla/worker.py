@@ -425,11 +425,25 @@ def _refuse_what_does_not_run(hlo_text: str, final_text: str) -> None:
         raise RuntimeError(reason)
 
 
-def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
-    """Compiles for devices that this machine need not have, and adds facts about the compiler's final program."""
+def compiled_at_hand(request: dict, devices: Sequence) -> dict:
+    """Returns the reply to a request for a target, as the compiler of devices of this process gives it.
+
+    Args:
+      devices: those of the target, in the order of partitions; jax must be able to compile for them.
+    """
+    with tempfile.TemporaryDirectory(prefix="reshard-") as scratch:
+        return _guarded(_compile_ahead_of_time, request, Path(scratch), devices)
+
+
+def _compile_ahead_of_time(request: dict, scratch: Path, devices: Sequence = ()) -> dict:
+    """Compiles for devices that this machine need not have, and adds facts about the compiler's final program.
+
+    Args:
+      devices: where they are there.
+    """
     target = Target.parse(request["target"])
     with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
-        executable, main, seconds = _compiled_for(target, request, dump_dir, {})
+        executable, main, seconds = _compiled_for(target, request, dump_dir, {}, devices)
         final_text = executable.hlo_modules()[0].to_string()
         hlo_text = _partitioned_hlo(Path(dump_dir)) or final_text
         propagated = _propagated(Path(dump_dir)) if request["keeps_propagated"] else None
@@ -443,7 +457,7 @@ def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
         **traffic,
         **memory,
         **_final_traffic(final_text),
-        **_generated(final_text, _clock(target, schedule, scratch)),
+        **_generated(final_text, _clock(target, schedule, scratch, devices)),
         "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
         "scheduled_seconds": scheduled,
         "estimated_seconds": None if may_be_estimated else scheduled,
@@ -457,14 +471,16 @@ def _compile_ahead_of_time(request: dict, scratch: Path) -> dict:
     }
 
 
-def _compiled_for(target: Target, request: dict, dump_dir: str, env_options: dict) -> tuple[Any, Any, float]:
+def _compiled_for(
+    target: Target, request: dict, dump_dir: str, env_options: dict, devices: Sequence = ()
+) -> tuple[Any, Any, float]:
     """Returns the executable, which nothing here can run, the type of its main function, and the seconds that compiling
     took."""
     from .target_devices import target_devices
 
     context = compat.jax_context()
     module = compat.parse_module(context, request["module"])
-    devices = target_devices(target, _mesh_sizes(module, request["num_devices"]))
+    devices = list(devices) or target_devices(target, _mesh_sizes(module, request["num_devices"]))
     main = _main_function(module)
     dumps = {**_dump_options(dump_dir, request), **_SCHEDULE_OPTIONS}
     own = {name: value == "true" if value in ("true", "false") else value for name, value in target.options}
@@ -637,7 +653,7 @@ def _final_traffic(hlo_text: str, *, reads_lines: bool = False) -> dict:
     return {f"final_{name}": found[name] for name in kept} | {"final_hidden": [astuple(each) for each in hidden]}
 
 
-def _clock(target: Target, schedule: str | None, scratch: Path) -> float | None:
+def _clock(target: Target, schedule: str | None, scratch: Path, devices: Sequence = ()) -> float | None:
     """Returns the cycles per second of a target's devices, as a schedule says; that of a small program with an
     asynchronous op, if the program has none; None if neither says so."""
     if schedule is not None or target.platform not in _ASYNC_OPTIONS:
@@ -646,7 +662,7 @@ def _clock(target: Target, schedule: str | None, scratch: Path) -> float | None:
         request = {"module": _exchange(target.devices), "num_devices": target.devices, "keeps_propagated": False}
         with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
             try:
-                _compiled_for(target, request, dump_dir, _ASYNC_OPTIONS[target.platform])
+                _compiled_for(target, request, dump_dir, _ASYNC_OPTIONS[target.platform], devices)
             except Exception:  # it is not the program that was asked about
                 _clocks[target] = None
             else:

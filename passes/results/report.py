@@ -148,7 +148,9 @@ def _check_text(check: Check, name: str) -> str:
     if check.target is None or not check.target.is_ahead_of_time:
         title = f"whole module, as XLA compiles it, modelled on {_network_text(check)} (us, bytes per device):"
         lines = [title, _side_by_side(check, _CPU_COLUMNS)]
-        if check.target is None and (target := target_on(check.topology)) is not None:
+        if check.not_judged:
+            lines.append(f"  compiled for CPU devices: {check.not_judged}")
+        elif check.target is None and (target := target_on(check.topology)) is not None:
             lines.append(f"  compiled for CPU devices; --compile-for={target} asks the compiler of the target")
     else:
         lines = _ahead_of_time_lines(check, check.target)
@@ -318,6 +320,8 @@ def _check_dict(check: Check) -> dict:
         changes["promised"] = check.promised
     if check.not_taken_over:
         changes["not_taken_over"] = check.not_taken_over
+    if check.not_judged:
+        changes["not_judged"] = check.not_judged
     if check.layouts is not None:
         changes["layout_constraints"] = check.layouts
     if check.wrong_stock:

@@ -48,6 +48,7 @@ class Check:
       not_taken_over: why it is not, though that was tried; empty if it is or was not tried.
       wrong_stock: where stock XLA computes wrong values, if that is why it is taken over; else empty.
       layouts: how many constraints say the layouts of ours, if these are chosen; None if they are those of propagation.
+      not_judged: why the compiler of devices at hand has not decided, in words; empty if it has, or if there is none.
     """
 
     stock: Compiled
@@ -66,6 +67,7 @@ class Check:
     not_taken_over: str = ""
     wrong_stock: str = ""
     layouts: int | None = None
+    not_judged: str = ""
 
     @property
     def generated_s(self) -> tuple[float, float] | None:

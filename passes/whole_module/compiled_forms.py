@@ -30,9 +30,11 @@ class CompiledForms:
       groups: of sites. with_sites: returns the module in which some sites are rewritten.
       criterion: what decides between two forms. target: the target of compilation.
       refuse: raises an error if there are no such devices.
+      most: how many rewritten forms the compiler of a target that is slow may be asked about.
     State: `texts`, by the `id` of a module, with the module, so that no other one gets its id; `compiled`, likewise,
-      what was asked for without an estimate; `stock`, the original as the target's compiler compiles it, with its
-      estimate once another form needs one to compare with; `asks`, whether estimates take another compilation.
+      what was asked for without an estimate; `as_partitioned`, what was asked for of CPU devices beside a
+      target; `stock`, the original as the target's compiler compiles it, with its estimate once another form needs one
+      to compare with; `asks`, whether estimates take another compilation.
     """
 
     original: ir.Module
@@ -43,8 +45,10 @@ class CompiledForms:
     child: xla_child.XlaChild
     target: Target | None
     refuse: Callable[[str], None]
+    most: int
     texts: dict[int, tuple[ir.Module, str]] = field(default_factory=dict)
     compiled: dict[int, Compiled] = field(default_factory=dict)
+    as_partitioned: dict[int, Compiled] = field(default_factory=dict)
     stock: Compiled = field(init=False)
     asks: bool = False
 
@@ -52,6 +56,11 @@ class CompiledForms:
     def is_slow(self) -> bool:
         """Returns whether the target's compiler is another one than XLA's for CPU devices."""
         return self.target is not None and self.target.is_ahead_of_time
+
+    @property
+    def left(self) -> int:
+        """Returns about how many more rewritten forms the target's compiler may be asked."""
+        return self.most - max(0, len(self.compiled) - 1)
 
     def sites(self, groups: Groups) -> tuple[int, ...]:
         return tuple(sorted(site for i in groups for site in self.groups[i].sites))
@@ -118,9 +127,10 @@ class CompiledForms:
 
     def partitioned(self, module: ir.Module) -> Compiled:
         """Returns a form as XLA compiles it for CPU devices, whatever the target is."""
-        network = self.criterion.network
-        has_final, stands_in = network.has_final, network.stands_in
-        return self.child.compile(self._text(module), devices_of(module), has_final=has_final, stands_in=stands_in)
+        if id(module) not in self.as_partitioned:
+            how = {"has_final": self.criterion.network.has_final, "stands_in": self.criterion.network.stands_in}
+            self.as_partitioned[id(module)] = self.child.compile(self._text(module), devices_of(module), **how)
+        return self.as_partitioned[id(module)]
 
     def foresee(self, modules: Sequence[ir.Module]) -> None:
         """Compiles modules for CPU devices at the same time, which are asked for soon."""

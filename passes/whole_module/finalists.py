@@ -86,7 +86,7 @@ class Finalists:
           goal_s: the time that has to be promised from the second finalist on.
         """
         for number in self._in_order():
-            if len(self.outcomes) == self.most:
+            if len(self.outcomes) >= self.most:
                 return
             if self._is_known(number) or not self._is_promising(number, goal_s if self.outcomes else float("inf")):
                 continue

@@ -20,6 +20,7 @@ from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.xla import at_hand
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import comparable_estimates
 from reshard.passes.driver.base import Session
@@ -56,9 +57,10 @@ def overlapped(original: ir.Module, module: ir.Module, pipeline: Pipeline, sessi
     if any(getattr(each, "policy", BETTER) != BETTER for each in pipeline.passes):
         return module
     stage = _Stage(original, module, session, pipeline)
+    most = min(MOST_ATTEMPTS * session.options.effort, session.options.most_forms - stage.check.attempts)
     for tried, numbers in enumerate(stage.promising()):
         progress.at("whole-module check: products beside collectives", tried + 1, MOST_ATTEMPTS)
-        stage.attempt(numbers, may_compile=tried < MOST_ATTEMPTS * session.options.effort)
+        stage.attempt(numbers, may_compile=tried < most)
     return stage.result()
 
 
@@ -73,7 +75,7 @@ class _Stage:
         self.original, self.module, self.session = original, module, session
         self.keeps_sums = keeps_sums(pipeline)
         self.check = session.results.checks[-1]
-        self.child = session.options.xla_child or xla_child.shared_child()
+        self.child = at_hand.asked(session.options.at_hand, session.options.xla_child)
         self.first = 1 + max((row["site"] for row in session.results.report_rows), default=-1)
         limits = (each.network.memory_limit for each in pipeline.passes if isinstance(each, PlanSitesPass))
         network = SiteNetwork(self.check.topology, next(limits, None))

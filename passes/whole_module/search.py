@@ -116,7 +116,7 @@ class Search:
 
     def _by_measurement(self) -> Found:
         """Measures all forms that are written per device, and then sets of sites, if one may be better than these."""
-        outcomes = [self.forms.measured_whole(each) for each in self.wholes]
+        outcomes = [self._measured_whole(each) for each in self.wholes]
         goal_s = self._goal_s(outcomes)
         choice = self._choice(self.budget, self.least_s, goal_s=goal_s)
         if self._needs_no_islands(outcomes):
@@ -126,6 +126,9 @@ class Search:
         choice.run(self.starts)
         estimated = map(self.forms.estimated_whole, self.wholes, outcomes, [choice.outcome] * len(outcomes))
         return Found(choice, choice, list(estimated))
+
+    def _measured_whole(self, form: TakenOver) -> Outcome:
+        return self.forms.measured_whole(form) if self.forms.left > 0 else Outcome(f"{NOT_ASKED} about it", math.inf)
 
     def _begin_sets(self, outcomes: Sequence[Outcome]) -> None:
         """Has the first sets compiled at the same time, and what is behind them while the search goes on."""
@@ -179,7 +182,7 @@ class Search:
         def promise(module: ir.Module, sites: int) -> Outcome:
             return criterion.outcome(partitioned, forms.partitioned(module), sites)
 
-        none, most = self.none, MOST_FINALISTS * self.effort
+        none, most = self.none, min(MOST_FINALISTS * self.effort, forms.left)
         before = forms.criterion.outcome(partitioned, partitioned, 0)
         of_wholes = [promise(present(each.module), len(each.rows)) for each in self.wholes]
         wholes = Finalists(of_wholes, before, none, most, _SLACK_OF_WHOLES, list(map(kind_of, self.wholes)))
@@ -197,6 +200,7 @@ class Search:
             forms.foresee_sets,
         )
         told.run(self.starts)
+        most = min(most, forms.left)
         choice, sets = self._choice(most, with_estimate=False), [each for each in told.outcomes if each]
         islands = Finalists([told.outcomes[each] for each in sets], before, none, most, _SLACK_OF_ISLANDS)
         if not self._is_beaten(islands, wholes):

@@ -35,7 +35,7 @@ from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnos
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
-from reshard.dialect_utils.xla import child as xla_child
+from reshard.dialect_utils.xla import at_hand
 from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import Session
@@ -182,8 +182,9 @@ class WholeModuleCheck:
         self.policy, self.takes_over = policy, takes_over
         self.problem_of_stock: Callable[[], str] = lambda: ""
         self.distrust = ""
-        self.child = self.session.options.xla_child or xla_child.shared_child()
-        self.target: Target | None = self.session.options.compile_for
+        options = self.session.options
+        self.child = at_hand.asked(options.at_hand, options.xla_child)
+        self.target: Target | None = options.compile_for
         network = network_of(pipeline)
         self.criterion = ModuleCriterion(self.policy, network, devices_of(self.original))
         self.replanned = Replanned(self.original, self.pipeline, self.session)
@@ -196,6 +197,7 @@ class WholeModuleCheck:
         self._numbered: Compiled | None = None
         self._listed: Compiled | None = None
         self._least_local_s: float | None = None
+        self._not_judged = ""
         self.said_importing: tuple[Diagnostic, ...] = ()
         self.forms = CompiledForms(
             self.original,
@@ -206,6 +208,7 @@ class WholeModuleCheck:
             self.child,
             self.target,
             lambda problem: _refuse(self.original, self.session, problem),
+            options.most_forms,
         )
 
     @functools.cached_property
@@ -413,9 +416,14 @@ class WholeModuleCheck:
     def _wholes_beside_stock(self) -> list[TakenOver]:
         """Returns the forms written per device, with the results of the module as it came, which is compiled; nothing
         is compiled for CPU devices if there is nothing to compare."""
+        is_at_hand = self.session.options.at_hand is not None
+        if is_at_hand and not self._promises_something():
+            self._ask_for_cpu_devices("no form of the module promises enough there to ask the compiler of {}")
         if self.forms.is_slow:
             self._compile_as_it_came()
-            if self.groups or self.takes_over:
+            if is_at_hand and not self.forms.stock.is_ok:
+                self._ask_for_cpu_devices(f"the compiler of {{}} refuses it as it came: {self.forms.stock.reason}")
+            elif self.groups or self.takes_over:
                 self._settles_results()
         wholes = [each for each in self.taken_over if each.module is not None]
         if self.forms.is_slow or not (self.groups or wholes):
@@ -425,11 +433,41 @@ class WholeModuleCheck:
             return wholes
         return [each for each in self.taken_over if each.module is not None]
 
+    def _ask_for_cpu_devices(self, why: str) -> None:
+        """Has the forms compared as XLA compiles them for CPU devices, not for those at hand, for a reason in words, in
+        which these are `{}`."""
+        self._not_judged = why.replace("{}", str(self.target))
+        self.target = self.forms.target = None
+        self.forms.compiled.clear()
+
+    def _promises_something(self) -> bool:
+        """Returns whether a form of the module is better than the module as it came by so much that the compiler of the
+        devices at hand is asked about it, whatever memory it needs: as XLA partitions both for CPU devices."""
+        forms = self.forms
+        forms.stock = forms.partitioned(self.original)
+        if not forms.stock.is_ok or self.policy != BETTER:
+            return False
+        self._settles_results()
+        wholes = [present(each.module) for each in self.taken_over if each.module is not None]
+        modules = [*wholes, *map(forms.module, self._starts()[: self._budget])]
+        forms.foresee(modules)
+        criterion = replace(self.criterion, compares_shardings=False)
+        before = criterion.outcome(forms.stock, forms.stock, 0)
+        goal = replace(before, seconds=(1 - LEAST_GAIN) * before.seconds)
+        promised = (criterion.outcome(forms.stock, forms.partitioned(each), 0) for each in modules)
+        return any(is_better(replace(each, problem=""), goal) for each in promised if each.of and each.of.is_ok)
+
     def _best_whole(self, tried: TriedWholes, found: Found) -> Tried | None:
         """Returns the best form that is written per device, if it is clearly faster than the best one with islands;
-        tries those that are worth it after the first ones."""
+        tries those that are worth it after the first ones, as long as the target's compiler may be asked."""
+        winner = self._clearly_best(tried, found.choice)
+        for more in (self._with_other_plans, self._with_pipelines, self._with_less_at_once, self._with_other_memory):
+            if self.forms.left > 0:
+                winner = more(tried, found, winner)
+        return winner
+
+    def _with_other_plans(self, tried: TriedWholes, found: Found, winner: Tried | None) -> Tried | None:
         choice = found.choice
-        winner = self._clearly_best(tried, choice)
         if winner is None:
             tried.try_one(tried.with_fewest_bytes(choice.outcome), choice.outcome)
             winner = self._clearly_best(tried, choice)
@@ -437,16 +475,26 @@ class WholeModuleCheck:
             in_vain = found.unless_asked_in_vain(beside)
             tried.add([Tried(beside, in_vain or self.forms.outcome_of_whole(beside, choice.outcome))])
             winner = self._clearly_best(tried, choice)
-        for form in tried.with_pipelines(choice.outcome) if winner is None else ():
-            tried.try_one(form, choice.outcome)
-            if (winner := self._clearly_best(tried, choice)) is not None:
+        return winner
+
+    def _with_pipelines(self, tried: TriedWholes, found: Found, winner: Tried | None) -> Tried | None:
+        for form in tried.with_pipelines(found.choice.outcome) if winner is None else ():
+            tried.try_one(form, found.choice.outcome)
+            winner = self._clearly_best(tried, found.choice)
+            if winner is not None or self.forms.left <= 0:
                 break
+        return winner
+
+    def _with_less_at_once(self, tried: TriedWholes, found: Found, winner: Tried | None) -> Tried | None:
         for with_less in (tried.with_lean_ops, tried.with_none_joined):
-            if (form := with_less(winner, choice.outcome)) is not None:
-                tried.try_one(form, choice.outcome)
-                winner = self._clearly_best(tried, choice)
-        winner = tried.with_more_memory(winner, choice.outcome) or winner
-        if (thin := tried.with_less_memory(winner, choice.outcome)) is not None:
+            if (form := with_less(winner, found.choice.outcome)) is not None:
+                tried.try_one(form, found.choice.outcome)
+                winner = self._clearly_best(tried, found.choice)
+        return winner
+
+    def _with_other_memory(self, tried: TriedWholes, found: Found, winner: Tried | None) -> Tried | None:
+        winner = tried.with_more_memory(winner, found.choice.outcome) or winner
+        if (thin := tried.with_less_memory(winner, found.choice.outcome)) is not None:
             winner = thin
             tried.add([thin])
         return winner
@@ -612,6 +660,7 @@ class WholeModuleCheck:
                 taken_over,
                 not_taken_over,
                 wrong_stock,
+                not_judged=self._not_judged,
             )
         )
 

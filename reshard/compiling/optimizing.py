@@ -23,6 +23,7 @@ from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.platform.interrupts import DeferredInterrupts
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import child as xla_child
+from reshard.dialect_utils.xla.at_hand import CompilerAtHand
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.jobs import agreement, shared_planning
 from reshard.passes.driver.base import RunOptions, Session
@@ -233,8 +234,10 @@ def optimized_module(
         child process.
     Raises: DiagnosedError if the module cannot be read or Shardy refuses it.
     """
+    members, checks = agreement.members_of(devices), _Checks.of(settings)
+    at_hand = _compiler_at_hand(settings, devices) if checks.compiles and not members else None
     settings = _for_devices(settings, devices)
-    session, pipeline, checks = _session(settings), _pipeline(settings), _Checks.of(settings)
+    session, pipeline = _session(settings, at_hand), _pipeline(settings)
     key = result_cache.key(source, pipeline, session, is_checked=checks.compiles, value_bytes=checks.value_bytes)
 
     def here() -> Output:
@@ -253,7 +256,7 @@ def optimized_module(
         with progress.shown(f"reshard: {name}", settings["progress"]):
             return result_cache.run(key, session, made)
 
-    if members := agreement.members_of(devices):
+    if members:
         asked = {option: settings[option] for option in (*_OF_PASSES, *_OF_RUNS)}
         output = shared_planning.run(members, name, _text(source, locations=False), asked, session, compute)
     else:
@@ -522,10 +525,18 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
     return Pipeline.emitting(settings["emit"], options)
 
 
-def _session(settings: Mapping[str, Any]) -> Session:
+def _compiler_at_hand(settings: Mapping[str, Any], devices: Sequence[Any]) -> CompilerAtHand | None:
+    """Returns what asks the compiler of the devices, if it is to be asked and the caller names no target; else None."""
+    is_asked = settings["at_hand"] and not settings["compile_for"]
+    target = device_networks.target_of(devices) if is_asked else None
+    return target and CompilerAtHand(xla_child.shared_child(), target, devices)
+
+
+def _session(settings: Mapping[str, Any], at_hand: CompilerAtHand | None = None) -> Session:
     return Session(
         RunOptions(
-            compile_for=target_in(settings),
+            compile_for=at_hand.target if at_hand else target_in(settings),
+            at_hand=at_hand,
             with_traffic=settings["traffic"] == "on",
             effort=effort_of(settings["effort"]),
             layouts=settings["layouts"],

@@ -198,6 +198,11 @@ SETTINGS: dict[str, Setting] = {
             check=_target,
             normalized=_text_of_target,
         ),
+        Setting(
+            "at_hand",
+            True,
+            "ask the compiler of the TPUs of the program about a few forms of it, where `compile_for` names no target",
+        ),
         Setting("check", True, "compile the whole module before and after, and choose the sites that make it faster"),
         Setting(
             "verify_values", False, "run both modules on small random inputs, and take back rewrites that change values"

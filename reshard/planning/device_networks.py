@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from reshard.passes.sites.network import UNKNOWN, option_text
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.sites import network
+from reshard.passes.sites.network import UNKNOWN, option_text, target_on
 from reshard.synthesis.network.topology import Topology, TopologyError
 
 # jax's `Device.device_kind` begins so -> preset. Of two that fit, the longer one counts.
@@ -51,6 +53,19 @@ def topology_of(devices: Sequence[Any]) -> str:
         return (_of_tpus if platform == "tpu" else _of_gpus)(preset, devices)
     except (AttributeError, TopologyError):  # a plug-in's devices may have no places; or not as the preset has them
         return UNKNOWN
+
+
+def target_of(devices: Sequence[Any]) -> Target | None:
+    """Returns the target that devices are, if theirs is a compiler to ask: TPUs, whole slices of them. None for others,
+    and for a kind without a preset.
+
+    Args:
+      devices: `jax.Device`s, in any order.
+    """
+    if not devices or devices[0].platform != "tpu" or (text := topology_of(devices)) == UNKNOWN:
+        return None
+    target = target_on(network.topology_of(text).name)
+    return target if target is not None and target.devices == len(devices) else None
 
 
 def _of_gpus(preset: str, devices: Sequence[Any]) -> str:

@@ -38,6 +38,7 @@ class TestPlaces:
         values = {"verify_values": False, "verify_values_bytes": "256MiB"}
         stated = {"policy": "better", "oracle": "lone", "emit": "auto", "check": True}
         stated |= {"topology": None, "memory_limit": None, "effort": "1", "layouts": "given", "compile_for": None}
+        stated |= {"at_hand": True}
         assert resolved() == {**stated, **values, "traffic": "auto", "dump_to": None} | QUIET
 
     def test_the_first_place_wins(self, monkeypatch, tmp_path):
@@ -54,6 +55,7 @@ class TestPlaces:
             "effort": "1",
             "layouts": "given",
             "compile_for": None,
+            "at_hand": True,
             "emit": "manual",  # from the call, not from the environment
             "check": True,  # from the environment, not from the file
             "verify_values": False,
@@ -89,8 +91,8 @@ class TestMistakes:
         return pytest.raises(ValueError, match=f"^{re.escape(text)}$")
 
     known = (
-        "known: policy, oracle, emit, topology, memory_limit, effort, layouts, compile_for, check, verify_values, "
-        "verify_values_bytes, traffic, dump_to, logging_level, progress"
+        "known: policy, oracle, emit, topology, memory_limit, effort, layouts, compile_for, at_hand, check, "
+        "verify_values, verify_values_bytes, traffic, dump_to, logging_level, progress"
     )
 
     def test_in_the_call(self):

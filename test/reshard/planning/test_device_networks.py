@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from reshard.passes.sites.network import topology_of as topology_of_text
-from reshard.planning.device_networks import topology_of
+from reshard.planning.device_networks import target_of, topology_of
 
 
 def device(platform: str, kind: str, number: int, process: int = 0, **places) -> SimpleNamespace:
@@ -64,6 +64,24 @@ def dies(*sizes: int) -> list:
 def test_in_order(devices, text):
     found = topology_of(devices)
     assert (found == text) or (bool(text) and topology_of_text(found) == topology_of_text(text))
+
+
+@pytest.mark.parametrize(
+    "devices, target",
+    [
+        (tpus(4, 4), "tpu:v5e:4x4"),
+        (tpus(4, 4)[::-1], "tpu:v5e:4x4"),
+        (tpus(2, 2, 4, kind="TPU v5p", slices=2), "tpu:v5p:2x2x4:2"),
+        (dies(2, 2, 2), "tpu:tpu7x:2x2x2"),
+        (tpus(4, 4)[:-1], "None"),
+        (tpus(2, 2, kind="TPU v9"), "None"),
+        (gpus(0, 0), "None"),
+        (cpus(0, 0), "None"),
+        ([], "None"),
+    ],
+)
+def test_tpus_that_fill_a_slice_are_a_target(devices, target):
+    assert str(target_of(devices)) == target
 
 
 def test_tpus_out_of_order_have_a_device_order():

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiler of devices that are at hand, in the place of the child process.
+
+A TPU's compiler is in the process of the user who has the TPU, with the user's own flags and for these very devices. So
+it is asked there: a second process might not load it beside the first one. Everything else is asked of the child. An
+answer is kept on disk like those of the child.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from ..platform import progress
+from . import child as xla_child
+from .child import Compiled, CompileRequest, XlaChild, patience_s
+from .compile_targets import Target
+
+if TYPE_CHECKING:
+    import jax
+
+_FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")  # which a compiler of this process reads
+
+
+class CompilerAtHand:
+    """Answers for a target with the compiler of its devices, and for anything else as a child does.
+
+    Args:
+      child: that is asked for anything else.
+      target: what the devices are. devices: those of a program, in the order of its partitions.
+    """
+
+    def __init__(self, child: XlaChild, target: Target, devices: Sequence[jax.Device]):  # pyright: ignore[reportInvalidTypeForm]
+        self._child, self.target, self._devices = child, target, tuple(devices)
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """Returns a text that is equal for devices whose compiler gives the same answers."""
+        client = self._devices[0].client
+        flags = {name: os.environ[name] for name in _FLAGS if name in os.environ}
+        return repr((client.platform_version, [each.id for each in self._devices], sorted(flags.items())))
+
+    def __repr__(self) -> str:
+        return f"CompilerAtHand({self.target}, {self.identity})"
+
+    def compile(
+        self,
+        module: str | bytes,
+        num_devices: int,
+        *,
+        target: Target | None = None,
+        timeout_s: float | None = None,
+        with_estimate: bool = True,
+        **wanted: Any,
+    ) -> Compiled:
+        """Returns what `XlaChild.compile` does for the same arguments; a compilation here has no limit of time."""
+        if target != self.target:
+            how = {"target": target, "timeout_s": timeout_s, "with_estimate": with_estimate}
+            return self._child.compile(module, num_devices, **how, **wanted)
+        request = CompileRequest(module, num_devices, target=str(target), at_hand=self.identity, **wanted)
+        compiled = self._child.answered(request, self._ask, patience_s(target))
+        return replace(compiled, lacks_estimate=False)
+
+    def estimated(self, compiled: Compiled, module: str | bytes, num_devices: int, target: Target | None, **how: Any):
+        """Returns what `XlaChild.estimated` does; nothing is compiled here for the estimate alone."""
+        if target != self.target:
+            return self._child.estimated(compiled, module, num_devices, target, **how)
+        return compiled
+
+    def _ask(self, request: dict) -> dict:
+        from . import worker
+
+        with progress.waiting_for(f"the compiler of {self.target} compiles"):
+            return worker.compiled_at_hand(request, self._devices)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._child, name)
+
+
+def asked(at_hand: CompilerAtHand | None, child: XlaChild | None) -> XlaChild:
+    """Returns what modules are compiled by: the compiler at hand, if there is one, which does all that a child does;
+    else the child that a caller has, or the one that this process shares."""
+    return cast(XlaChild, at_hand) if at_hand else child or xla_child.shared_child()

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiler of the devices that run a program is asked about a few forms of it, in this process.
+
+CPU devices stand for TPUs: XLA for CPU devices is their compiler then. With libtpu, the devices are TPUs that need not
+be there.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import reshard
+from reshard.compiling import optimizing
+from reshard.dialect_utils.xla import child
+from reshard.dialect_utils.xla.at_hand import CompilerAtHand
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.driver.base import MOST_AT_HAND
+from reshard.planning import device_networks
+
+TARGET = Target.parse("tpu:v5e:2x4")
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path, lasting_xla_children):
+    """Has CPU devices stand for TPUs, with nothing on disk; returns the modules that their compiler is asked about."""
+    monkeypatch.setenv("RESHARD_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("RESHARD_CACHE", raising=False)
+    monkeypatch.setattr(child, "shared_child", lambda: lasting_xla_children(None))
+    modules: list[str] = []
+    compile = CompilerAtHand.compile
+
+    def watched(self, module, num_devices, *, target=None, **wanted):
+        if target == TARGET:
+            modules.append(module)
+        return compile(self, module, num_devices, target=target, **wanted)
+
+    monkeypatch.setattr(CompilerAtHand, "compile", watched)
+    monkeypatch.setattr(device_networks, "target_of", lambda devices: TARGET)
+    monkeypatch.setattr(device_networks, "topology_of", lambda devices: "v5e:2x4")
+    monkeypatch.setattr(optimizing, "_platform_of", lambda devices: "tpu")
+    jax.clear_caches()
+    return modules
+
+
+def gathered(devices):
+    """Returns a step whose cube stock XLA gathers as a whole, and its argument without values."""
+    mesh = Mesh(np.array(devices[:8]).reshape(4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+
+    def step(cube):
+        columns = NamedSharding(mesh, P(None, ("x", "y"), None))
+        return jax.lax.with_sharding_constraint(jnp.sin(cube), columns)
+
+    given = jax.ShapeDtypeStruct((64,) * 3, np.float32, sharding=NamedSharding(mesh, P("y", None, "x")))
+    return jax.jit(step), given
+
+
+def compiled(function, *given, **options):
+    with reshard.enabled(**options) as programs:
+        found = function.lower(*given).compile()
+    (program,) = programs
+    return found, program
+
+
+def test_the_compiler_of_the_devices_decides(asked):
+    function, given = gathered(jax.devices())
+    program, ours = compiled(function, given)
+    assert ours.is_rewritten and 1 < len(set(asked)) <= 1 + MOST_AT_HAND
+    assert "compiled for tpu:v5e:2x4, modelled on v5e:2x4" in ours.report.text()
+    cube = jax.device_put(np.arange(64**3, dtype=np.float32).reshape(given.shape), given.sharding)
+    jax.clear_caches()
+    np.testing.assert_array_equal(program(cube), function(cube))
+
+
+@pytest.mark.parametrize("options", [{"at_hand": False}, {"compile_for": "cpu:8"}, {"check": False}])
+def test_it_is_not_asked_where_the_caller_wants_something_else(asked, options):
+    _, ours = compiled(*gathered(jax.devices()), **options)
+    assert not asked and "compiled for tpu" not in ours.report.text()
+
+
+def test_it_is_not_asked_about_what_promises_nothing(asked):
+    mesh = Mesh(np.array(jax.devices()[:8]), ("x",), axis_types=(AxisType.Auto,))
+    rows = jax.ShapeDtypeStruct((64, 64), np.float32, sharding=NamedSharding(mesh, P("x")))
+    moved = jax.jit(lambda a: jax.lax.with_sharding_constraint(a, NamedSharding(mesh, P())))
+    _, ours = compiled(moved, rows)
+    assert not asked and not ours.is_rewritten
+    assert "no form of the module promises enough there to ask the compiler of tpu:v5e:2x4" in ours.report.text()
+
+
+def test_it_is_asked_about_a_few_forms_and_more_of_them_with_more_effort(asked, monkeypatch):
+    """None of them will do, so all that promise something are tried."""
+    watched, stock = CompilerAtHand.compile, []
+
+    def hungry(self, module, num_devices, *, target=None, **wanted):
+        found = watched(self, module, num_devices, target=target, **wanted)
+        stock[:] = stock or [module]
+        more = 1 << 40 if target == TARGET and module != stock[0] else 0
+        return dataclasses.replace(found, temp_bytes=found.temp_bytes + more)
+
+    monkeypatch.setattr(CompilerAtHand, "compile", hungry)
+    numbers = []
+    for effort in ("1", "3"):
+        asked.clear()
+        stock.clear()
+        _, ours = compiled(*three_conversions(jax.devices()), effort=effort)
+        assert not ours.is_rewritten
+        numbers.append(len(set(asked)) - 1)
+    assert numbers[0] == MOST_AT_HAND < numbers[1] <= 3 * MOST_AT_HAND
+
+
+def three_conversions(devices):
+    """Returns a step with three cubes of different sizes like that of `gathered`, and its arguments."""
+    mesh = Mesh(np.array(devices[:8]).reshape(4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    columns = NamedSharding(mesh, P(None, ("x", "y"), None))
+
+    def step(*cubes):
+        return [jax.lax.with_sharding_constraint(jnp.sin(each), columns) for each in cubes]
+
+    placed = NamedSharding(mesh, P("y", None, "x"))
+    return jax.jit(step), *(jax.ShapeDtypeStruct((size,) * 3, np.float32, sharding=placed) for size in (32, 64, 96))
+
+
+def test_what_it_refuses_is_judged_for_cpu_devices(asked, monkeypatch):
+    def refused(*_, **__):
+        raise RuntimeError("RESOURCE_EXHAUSTED: it does not fit")
+
+    monkeypatch.setattr("reshard.dialect_utils.xla.worker._compiled_for", refused)
+    _, ours = compiled(*gathered(jax.devices()))
+    why = "the compiler of tpu:v5e:2x4 refuses it as it came: RuntimeError: RESOURCE_EXHAUSTED: it does not fit"
+    assert ours.is_rewritten and f"compiled for CPU devices: {why}\n" in ours.report.text()
+    assert ours.report.to_dict()["checks"][0]["not_judged"] == why
+
+
+def test_its_answers_are_kept(asked):
+    found = []
+    for _ in range(2):  # in one line: the module has the place of the call
+        jax.clear_caches()
+        _, ours = compiled(*gathered(jax.devices()))
+        found.append((ours.report.text(), len(asked)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.tpu
+def test_the_compiler_of_tpus_decides_about_a_program_for_them():
+    from jax.experimental import topologies
+
+    devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
+    assert device_networks.target_of(devices) == TARGET
+    _, ours = compiled(*gathered(devices))
+    report = ours.report.to_dict()
+    (check,) = report["checks"]
+    assert ours.is_rewritten and check["ours"]["bytes_received"] < check["stock"]["bytes_received"] / 4
+    assert check["ours"]["modelled_us"] < check["stock"]["modelled_us"]
