@@ -182,6 +182,12 @@ def parse_module(context, module: str | bytes):
         return ir.Module.parse(module)
 
 
+def compiler_options(compile_options) -> dict[str, str]:
+    """Returns what `jax.jit(compiler_options=...)` has put into XLA's options of a compilation, as texts of flags."""
+    given = dict(compile_options.env_option_overrides)
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+
+
 def module_name(module) -> str:
     """Returns the name of an MLIR module, such as jit_step; "module" for one without."""
     from jaxlib.mlir import ir

@@ -171,7 +171,7 @@ class _Enabled(Context):
         name = compat.module_name(module)
         settings = resolved({}, dict(self.options))
         refuse_contradictions(settings, is_run=True)
-        found = _optimized(module, name, settings, devices)
+        found = _optimized(module, name, settings, devices, compat.compiler_options(compile_options))
         if found is None:
             return module
         self.programs.append(Program(name, found.report, found.is_rewritten))
@@ -181,13 +181,20 @@ class _Enabled(Context):
         return compat.parse_module(module.context, found.content)
 
 
-def _optimized(module, name: str, settings: Mapping[str, Any], devices: Sequence) -> Optimized | None:
-    """Returns a module of jax after optimization; None, after a log message, if it cannot be optimized."""
+def _optimized(
+    module, name: str, settings: Mapping[str, Any], devices: Sequence, compiler_options: Mapping[str, str]
+) -> Optimized | None:
+    """Returns a module of jax after optimization; None, after a log message, if it cannot be optimized.
+
+    Args:
+      devices, compiler_options: with which it will be compiled.
+    """
     if problem := _misfit(settings, len(devices)):
         warnings.warn(f"reshard: {name} is compiled as it is: {problem}", RuntimeWarning, stacklevel=2)
         return None
     try:
-        return optimized_module(compat.bytecode(module), settings, name, devices)
+        content = compat.bytecode(module)
+        return optimized_module(content, settings, name, devices, compiler_options=compiler_options)
     except DiagnosedError as error:
         _log.info("%s is compiled as it is: %s", name, str(error).splitlines()[0])
     except SettingError as error:

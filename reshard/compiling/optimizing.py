@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from reshard.compiling import child_process, library_jits, module_dumps
@@ -222,6 +223,7 @@ def optimized_module(
     name: str = "module",
     devices: Sequence[jax.Device] = (),  # pyright: ignore[reportInvalidTypeForm]  # jax assigns it
     is_from_jax: bool = True,
+    compiler_options: Mapping[str, str] = MappingProxyType({}),
 ) -> Optimized:
     """Returns a module after optimization. All entry points call this function.
 
@@ -232,10 +234,11 @@ def optimized_module(
       devices: the devices that run the module. All processes of a job that own some of them get the same result.
       is_from_jax: whether jax has just lowered the module. Other modules, and rare kinds of ops, are processed in a
         child process.
+      compiler_options: with which the compiler of the devices will compile it, as texts of flags.
     Raises: DiagnosedError if the module cannot be read or Shardy refuses it.
     """
     members, checks = agreement.members_of(devices), _Checks.of(settings)
-    at_hand = _compiler_at_hand(settings, devices) if checks.compiles and not members else None
+    at_hand = _compiler_at_hand(settings, devices, compiler_options) if checks.compiles and not members else None
     settings = _for_devices(settings, devices)
     session, pipeline = _session(settings, at_hand), _pipeline(settings)
     key = result_cache.key(source, pipeline, session, is_checked=checks.compiles, value_bytes=checks.value_bytes)
@@ -525,11 +528,16 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
     return Pipeline.emitting(settings["emit"], options)
 
 
-def _compiler_at_hand(settings: Mapping[str, Any], devices: Sequence[Any]) -> CompilerAtHand | None:
+def _compiler_at_hand(
+    settings: Mapping[str, Any], devices: Sequence[Any], compiler_options: Mapping[str, str]
+) -> CompilerAtHand | None:
     """Returns what asks the compiler of the devices, if it is to be asked and the caller names no target; else None."""
     is_asked = settings["at_hand"] and not settings["compile_for"]
     target = device_networks.target_of(devices) if is_asked else None
-    return target and CompilerAtHand(xla_child.shared_child(), target, devices)
+    if target is None:
+        return None
+    named = replace(target, options=tuple(sorted(compiler_options.items())))
+    return CompilerAtHand(xla_child.shared_child(), named, devices)
 
 
 def _session(settings: Mapping[str, Any], at_hand: CompilerAtHand | None = None) -> Session:

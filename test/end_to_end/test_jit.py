@@ -395,7 +395,7 @@ class TestEnabled:
 class TestFaultsOfOurs:
     @pytest.fixture
     def broken(self, monkeypatch):
-        def fail(*_):
+        def fail(*_, **__):
             raise AssertionError("no such layout")
 
         monkeypatch.setattr("reshard.compiling.jitting.optimized_module", fail)

@@ -135,6 +135,21 @@ def test_what_it_refuses_is_judged_for_cpu_devices(asked, monkeypatch):
     assert ours.report.to_dict()["checks"][0]["not_judged"] == why
 
 
+def test_it_is_asked_with_the_options_of_jit(asked, monkeypatch):
+    targets, given = set(), gathered(jax.devices())
+    compile = CompilerAtHand.compile
+
+    def watched(self, module, num_devices, *, target=None, **wanted):
+        targets.add(str(target))
+        return compile(self, module, num_devices, target=target, **wanted)
+
+    monkeypatch.setattr(CompilerAtHand, "compile", watched)
+    flags = {"xla_cpu_enable_fast_math": False, "xla_backend_optimization_level": 0}
+    _, ours = compiled(jax.jit(given[0], compiler_options=flags), *given[1:])
+    with_flags = "tpu:v5e:2x4?xla_backend_optimization_level=0&xla_cpu_enable_fast_math=false"
+    assert with_flags in targets and f"compiled for {with_flags}," in ours.report.text()
+
+
 def test_its_answers_are_kept(asked):
     found = []
     for _ in range(2):  # in one line: the module has the place of the call
