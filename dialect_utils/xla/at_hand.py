@@ -2,8 +2,10 @@
 """The compiler of devices that are at hand, in the place of the child process.
 
 A TPU's compiler is in the process of the user who has the TPU, with the user's own flags and for these very devices. So
-it is asked there: a second process might not load it beside the first one. Everything else is asked of the child. An
-answer is kept on disk like those of the child.
+it is asked there: a second process might not load it beside the first one. But what makes a compiler abort ends this
+process, too. So it is asked about no module that the child does not compile for CPU devices, where XLA runs the same
+passes until it has partitioned. Everything else is asked of the child. An answer is kept on disk like those of the
+child.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ class CompilerAtHand:
     Args:
       child: that is asked for anything else.
       target: what the devices are. devices: those of a program, in the order of its partitions.
+    State: `_compiles`, modules as they compile for CPU devices, by their hashes.
     """
 
     def __init__(self, child: XlaChild, target: Target, devices: Sequence[jax.Device]):  # pyright: ignore[reportInvalidTypeForm]
         self._child, self.target, self._devices = child, target, tuple(devices)
+        self._compiles: dict[int, Compiled] = {}
 
     @functools.cached_property
     def identity(self) -> str:
@@ -59,7 +63,11 @@ class CompilerAtHand:
         """Returns what `XlaChild.compile` does for the same arguments; a compilation here has no limit of time."""
         if target != self.target:
             how = {"target": target, "timeout_s": timeout_s, "with_estimate": with_estimate}
-            return self._child.compile(module, num_devices, **how, **wanted)
+            found = self._child.compile(module, num_devices, **how, **wanted)
+            self._compiles |= {} if target else {hash(module): found}
+            return found
+        if not (for_cpu_devices := self._for_cpu_devices(module, num_devices)).is_ok:
+            return for_cpu_devices
         request = CompileRequest(module, num_devices, target=str(target), at_hand=self.identity, **wanted)
         compiled = self._child.answered(request, self._ask, patience_s(target))
         return replace(compiled, lacks_estimate=False)
@@ -69,6 +77,11 @@ class CompilerAtHand:
         if target != self.target:
             return self._child.estimated(compiled, module, num_devices, target, **how)
         return compiled
+
+    def _for_cpu_devices(self, module: str | bytes, num_devices: int) -> Compiled:
+        if hash(module) not in self._compiles:
+            self._compiles[hash(module)] = self._child.compile(module, num_devices)
+        return self._compiles[hash(module)]
 
     def _ask(self, request: dict) -> dict:
         from . import worker

@@ -135,6 +135,17 @@ def test_what_it_refuses_is_judged_for_cpu_devices(asked, monkeypatch):
     assert ours.report.to_dict()["checks"][0]["not_judged"] == why
 
 
+def test_it_is_asked_about_no_module_on_which_xla_aborts(lasting_xla_children, monkeypatch):
+    """It would end this process."""
+    at_hand = CompilerAtHand(lasting_xla_children(None), TARGET, jax.devices()[:8])
+    monkeypatch.setattr(CompilerAtHand, "_ask", lambda *_: pytest.fail("it was asked"))
+    module = gathered(jax.devices())
+    text = module[0].lower(module[1]).as_text()
+    aborts = child.Compiled("abort", "SIGABRT: Check failed: sliced")
+    monkeypatch.setattr(child.XlaChild, "compile", lambda *_, **__: aborts)
+    assert at_hand.compile(text, 8, target=TARGET) == aborts
+
+
 def test_it_is_asked_with_the_options_of_jit(asked, monkeypatch):
     targets, given = set(), gathered(jax.devices())
     compile = CompilerAtHand.compile
