@@ -45,7 +45,7 @@ from reshard.dialect_utils.xla.child import (  # noqa: E402
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError, compiler_version, missing_compiler  # noqa: E402
 from reshard.passes.driver.base import RunOptions, Session  # noqa: E402
 from reshard.passes.driver.pipeline import Pipeline  # noqa: E402
-from reshard.passes.results.checks import checked  # noqa: E402
+from reshard.passes.results.checks import checked, placed  # noqa: E402
 from reshard.passes.sites.network import SiteNetwork, of_target  # noqa: E402
 from reshard.passes.sites.oracle import POLICIES  # noqa: E402
 from reshard.passes.whole_module.module_cost import LONGER_ESTIMATE  # noqa: E402
@@ -282,6 +282,7 @@ def measured(
     start_s = time.perf_counter()
     with make_context() as context, ir.Location.unknown(context):
         module = ir.Module.parse(text)
+        pipeline = placed(pipeline, lambda: ir.Module.parse(text), session)
         try:
             pipeline.run(module, session)
             rows = list(session.results.report_rows)
@@ -298,22 +299,26 @@ def measured(
         sum(bool(row.get("is_rewritten")) for row in each)
         for each in ([row for row in rows if row["kind"] != "overlap"], pipelines)
     )
-    stock, ours = sides_of(check.stock, check.ours, target)
+    stock, ours = sides_of(check.stock, check.ours, target, SiteNetwork(check.topology))
     left = tuple(f"{_numbered(sites)}: {problem}" for sites, problem in check.dropped)
     sites = len(rows) - len(pipelines)
     return Row(name, str(target), mesh, sites, rewritten, stock, ours, left, seconds, "", overlapped, check.attempts)
 
 
-def sides_of(stock: Compiled, ours: Compiled, target: Target) -> tuple[Side, Side]:
-    """Returns the numbers of what a target's compiler makes of two forms of a module."""
-    estimates = shown_estimates(stock, ours)
-    return _side_of(stock, target, estimates[0]), _side_of(ours, target, estimates[1])
+def sides_of(stock: Compiled, ours: Compiled, target: Target, network: SiteNetwork | None = None) -> tuple[Side, Side]:
+    """Returns the numbers of what a target's compiler makes of two forms of a module.
+
+    Args:
+      network: that times are modelled on; None: that of the target, with devices in the order of their places.
+    """
+    network, estimates = network or SiteNetwork(of_target(target)), shown_estimates(stock, ours)
+    return _side_of(stock, target, network, estimates[0]), _side_of(ours, target, network, estimates[1])
 
 
-def _side_of(compiled: Compiled, target: Target, estimate: float | None) -> Side:
+def _side_of(compiled: Compiled, target: Target, network: SiteNetwork, estimate: float | None) -> Side:
     if not compiled.is_ok:
         return Side(_shortened(f"{compiled.status}: {compiled.message}"))
-    modelled = SiteNetwork(of_target(target)).final_time_of(compiled, target.devices)
+    modelled = network.final_time_of(compiled, target.devices)
     return Side(
         received=compiled.bytes_received,
         final_received=None if compiled.final_unpriced else compiled.final_bytes_received,

@@ -1,20 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """The devices of a target that need not be there, in the order in which jax puts a mesh on them.
 
-Used only in the child process of `child`: compilers are loaded here, and they may abort or print.
+Compilers are loaded here, and they may abort or print: `target_devices` is for the child process of `child` alone. What
+is known without them is the place of each partition in the network.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from math import gcd, prod
 from pathlib import Path
 
+from ..platform.bindings import ir
 from ..platform.typed import present
-from .compile_targets import Target, TargetError, cuda_plugin
+from ..shardings.sdy_shardings import module_meshes
+from .compile_targets import TPU_VERSIONS, Target, TargetError, cuda_plugin
+
+# jax's `Device.device_kind` of TPUs, by version.
+TPU_KINDS = {
+    "v2": "TPU v2",
+    "v3": "TPU v3",
+    "v4": "TPU v4",
+    "v5e": "TPU v5 lite",
+    "v5p": "TPU v5",
+    "v6e": "TPU v6 lite",
+    "tpu7x": "TPU7x",
+}
 
 # The plain name of a GPU is its usual form; all other names say which form they are.
 _USUAL_GPUS = {"a100": "a100-sxm4-80gb", "h100": "h100-80gb-hbm3", "h200": "h200-141gb-hbm3e"}
@@ -39,6 +55,15 @@ def target_devices(target: Target, mesh_sizes: Sequence[int]) -> list:
     return in_mesh_order(devices, mesh_sizes, target.slices)
 
 
+def mesh_sizes(module: ir.Module, num_devices: int) -> tuple[int, ...]:
+    """Returns the sizes of the axes of the first mesh over all devices that has no order of its own."""
+    meshes = module_meshes(module).values()
+    fitting = (
+        tuple(size for _, size in mesh.axes) for mesh in meshes if mesh.size == num_devices and mesh.device_ids is None
+    )
+    return next(fitting, (num_devices,))
+
+
 def in_mesh_order(devices: list, sizes: Sequence[int], slices: int = 1) -> list:
     """Returns devices in the order in which `jax.make_mesh` or, for several slices, a hybrid mesh would put them.
 
@@ -56,6 +81,52 @@ def in_mesh_order(devices: list, sizes: Sequence[int], slices: int = 1) -> list:
         except (NotImplementedError, AssertionError, ValueError):
             continue  # the three ways in which jax's mesh_utils says that no axis fits
     return devices
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """What jax's `mesh_utils` reads of a TPU."""
+
+    id: int
+    device_kind: str
+    coords: tuple[int, ...]
+    core_on_chip: int
+    slice_index: int
+    platform: str = "tpu"
+    process_index: int = 0
+
+
+def stand_ins(kind: str, slices: int, dims: Sequence[int], cores: int) -> list[StandIn]:
+    """Returns the TPUs of some slices in the order of their places in the network, which are their ids: row-major over
+    slices, the coordinates x, y, z and the cores of a chip.
+
+    Example:
+      >>> [(each.id, each.coords) for each in stand_ins("TPU v5 lite", 1, (2, 2), 1)]
+      [(0, (0, 0, 0)), (1, (0, 1, 0)), (2, (1, 0, 0)), (3, (1, 1, 0))]
+    """
+    places = itertools.product(range(slices), itertools.product(*map(range, dims)), range(cores))
+    return [
+        StandIn(number, kind, (*coords, 0, 0)[:3], core, part) for number, (part, coords, core) in enumerate(places)
+    ]
+
+
+def place_of_jax(device: StandIn) -> tuple[int, ...]:
+    """Returns what the devices of a TPU are sorted by in `jax.devices()`: x changes fastest but for the core."""
+    return device.slice_index, *reversed(device.coords), device.core_on_chip
+
+
+def places_of_partitions(target: Target, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Returns the place in the network of the TPU that each partition is compiled for, numbered as in `stand_ins`.
+
+    Args:
+      sizes: as `mesh_sizes` returns them.
+
+    Example:
+      >>> places_of_partitions(Target.parse("tpu:v5e:2x4"), (8,))  # along a ring, first over x
+      (0, 4, 1, 5, 7, 3, 6, 2)
+    """
+    devices = stand_ins(TPU_KINDS[target.model], target.slices, target.shape, TPU_VERSIONS[target.model][1])
+    return tuple(each.id for each in in_mesh_order(sorted(devices, key=place_of_jax), sizes, target.slices))
 
 
 def _device_mesh(devices: list, sizes: Sequence[int], over_slices: Sequence[int], splits: bool):

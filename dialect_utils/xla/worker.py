@@ -476,11 +476,11 @@ def _compiled_for(
 ) -> tuple[Any, Any, float]:
     """Returns the executable, which nothing here can run, the type of its main function, and the seconds that compiling
     took."""
-    from .target_devices import target_devices
+    from .target_devices import mesh_sizes, target_devices
 
     context = compat.jax_context()
     module = compat.parse_module(context, request["module"])
-    devices = list(devices) or target_devices(target, _mesh_sizes(module, request["num_devices"]))
+    devices = list(devices) or target_devices(target, mesh_sizes(module, request["num_devices"]))
     main = _main_function(module)
     dumps = {**_dump_options(dump_dir, request), **_SCHEDULE_OPTIONS}
     own = {name: value == "true" if value in ("true", "false") else value for name, value in target.options}
@@ -494,17 +494,6 @@ def _compiled_for(
             raise TargetError(f"{target}: its compiler refuses an option: {refused[0].rstrip(': ')}") from None
         raise
     return executable, main.type, time.perf_counter() - start_s
-
-
-def _mesh_sizes(module, num_devices: int) -> tuple[int, ...]:
-    """Returns the sizes of the axes of the first mesh over all devices that has no order of its own."""
-    from ..shardings.sdy_shardings import module_meshes
-
-    meshes = module_meshes(module).values()
-    fitting = (
-        tuple(size for _, size in mesh.axes) for mesh in meshes if mesh.size == num_devices and mesh.device_ids is None
-    )
-    return next(fitting, (num_devices,))
 
 
 def _estimate(request: dict, scratch: Path) -> dict:

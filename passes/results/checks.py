@@ -7,6 +7,7 @@ Large modules are imported only if a check runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reshard.passes.driver.registry import AUTO, CHOSEN, COMPARED
@@ -89,6 +90,8 @@ def run_and_checked(
       needs_run: whether it has to be called with all of `pipeline`, as where the passes are watched.
       distrust: as in `checked`.
     """
+    if compiles:
+        pipeline = placed(pipeline, parse_original, session)
 
     def as_given() -> ir.Module:
         first_row, before, begun = len(session.results.report_rows), len(session.results.checks), None
@@ -115,6 +118,27 @@ def run_and_checked(
     from reshard.passes.results import rounded_numbers
 
     return rounded_numbers.rounded_once(module, pipeline, session)
+
+
+def placed(pipeline: Pipeline, parse_original: Callable[[], ir.Module], session: Session) -> Pipeline:
+    """Returns a pipeline for a target ahead of time that plans for the order of devices in which the target's compiler
+    compiles the module, where it plans for the target's network without an order."""
+    target = session.options.compile_for
+    if target is None or target.platform != "tpu" or session.options.at_hand is not None:
+        return pipeline
+    from reshard.dialect_utils.analysis.layout_check import devices_of
+    from reshard.passes.sites.network import UNKNOWN, NetworkOptions, of_target, of_target_for
+
+    network = of_target(target)
+    unplaced = [each for each in pipeline.passes if isinstance(each, NetworkOptions) and each.topology == network]
+    if network == UNKNOWN or not unplaced:
+        return pipeline
+    module = parse_original()
+    if devices_of(module) != target.devices:
+        return pipeline
+    text = of_target_for(target, module)
+    elements = [replace(each, topology=text) if each in unplaced else each for each in pipeline.elements]
+    return replace(pipeline, elements=tuple(elements))
 
 
 def checked(

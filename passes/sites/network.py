@@ -225,6 +225,19 @@ def of_target(target: Target) -> str:
     return text if is_preset(text) else UNKNOWN
 
 
+def of_target_for(target: Target, module: ir.Module) -> str:
+    """Returns the topology of a target of compilation, with the devices in the order in which the target's compiler
+    gets the partitions of a module; UNKNOWN if there is no preset for it."""
+    text = of_target(target)
+    if text == UNKNOWN or target.platform != "tpu":
+        return text
+    from reshard.dialect_utils.xla.target_devices import mesh_sizes, places_of_partitions
+
+    places = places_of_partitions(target, mesh_sizes(module, target.devices))
+    order = tuple(sorted(range(len(places)), key=places.__getitem__))
+    return option_text(replace(topology_of(text), device_order=order)) if order != tuple(range(len(order))) else text
+
+
 _OF_TPUS = re.compile(r"(?P<version>\w+):(?P<shape>\d+(?:x\d+)*)(?:\*(?P<slices>\d+))?")
 _OF_GPUS = re.compile(r"(?P<model>[ahb]\d+):(?P<hosts>\d+)x(?P<gpus>\d+)")
 

@@ -65,6 +65,7 @@ from reshard.passes.whole_module.taken_over import (
 from reshard.passes.whole_module.tried_wholes import Tried, TriedWholes
 
 MOST_ATTEMPTS = 8  # compilations of rewritten modules, times the effort
+LEAST_PROMISE = 0.005  # share of the module's time for which the compiler of devices at hand is asked
 LEAST_GAIN = 0.02  # share of the module's time that a compilation must hope to gain, divided by the effort
 _MORE_THAN_PROMISED = 2  # so many times what sites gain alone they hardly gain together
 
@@ -453,7 +454,7 @@ class WholeModuleCheck:
         forms.foresee(modules)
         criterion = replace(self.criterion, compares_shardings=False)
         before = criterion.outcome(forms.stock, forms.stock, 0)
-        goal = replace(before, seconds=(1 - LEAST_GAIN) * before.seconds)
+        goal = replace(before, seconds=(1 - LEAST_PROMISE) * before.seconds)
         promised = (criterion.outcome(forms.stock, forms.partitioned(each), 0) for each in modules)
         return any(is_better(replace(each, problem=""), goal) for each in promised if each.of and each.of.is_ok)
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from reshard.compiling.optimizing import Report, network_asked_for, optimized_module, source_of, target_of
 from reshard.configuration import contexts
 from reshard.configuration.settings import resolved
+from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.module_files import ModuleFile
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.passes.driver.registry import COMPARED, MANUAL
-from reshard.passes.sites.network import of_target
+from reshard.passes.sites.network import of_target, of_target_for, topology_of
 from reshard.passes.traffic import ledger_text
 from reshard.passes.traffic.bounds import bounds_of_rows
 from reshard.passes.traffic.ledger import Ledger, ledger_of
@@ -140,7 +141,7 @@ def of_source(
       target: what to compile for; None for CPU devices.
       file: the name to show for the file of a text; None for the name of the module.
     """
-    child = child or shared_child()
+    child, topology = child or shared_child(), _placed(topology, target, source, name)
     how = {"target": target, "file": file or f"<{name}>"}
     stock = _ledger(source, name, child, topology, **how)
     if not with_ours:
@@ -156,6 +157,16 @@ def of_source(
         of_stock = {"finds_sites": False, "site_bounds": bounds}
         ours = _ledger(optimized.content, name, child, topology, **of_stock, **how)
     return Traffic(name, stock, ours, optimized.report)
+
+
+def _placed(topology: Topology, target: Target | None, source: bytes, name: str) -> Topology:
+    """Returns the topology of a target with the order of devices in which a module is compiled for it; any other one as
+    it is."""
+    if target is None or topology != topology_of(of_target(target)):
+        return topology
+    with make_context() as context, ir.Location.unknown(context):
+        module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        return topology_of(of_target_for(target, module)) if devices_of(module) == target.devices else topology
 
 
 def _ledger(source: bytes, name: str, child: XlaChild, topology: Topology, **how: Any) -> Ledger:

@@ -4,31 +4,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
+from reshard.dialect_utils.xla.target_devices import TPU_KINDS, place_of_jax, stand_ins
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.network.topology import Level, Topology
-
-_TPU_KINDS = {
-    "v4": "TPU v4",
-    "v5e": "TPU v5 lite",
-    "v5p": "TPU v5",
-    "v6e": "TPU v6 lite",
-    "tpu7x": "TPU7x",
-}  # by preset
-
-
-@dataclass(frozen=True, slots=True)
-class _Device:
-    """What `mesh_utils` reads of a device."""
-
-    id: int
-    platform: str
-    device_kind: str
-    coords: tuple[int, ...] = ()
-    core_on_chip: int = 0
-    slice_index: int = 0
-    process_index: int = 0
 
 
 def jax_order(topology: Topology, mesh: Mesh) -> tuple[int, ...] | None:
@@ -50,8 +30,8 @@ def jax_order(topology: Topology, mesh: Mesh) -> tuple[int, ...] | None:
     if kind is None or topology.pod is None:
         return tuple(range(mesh.size))
     slices, chips, cores = _parts(topology, topology.pod)
-    devices = [_tpu(order[at], kind, at, chips.dims, cores) for at in range(mesh.size)]
-    devices.sort(key=_place_of_jax)
+    devices = [replace(each, id=order[each.id]) for each in stand_ins(kind, slices, chips.dims, cores)]
+    devices.sort(key=place_of_jax)
     try:
         from jax.experimental import mesh_utils
 
@@ -79,29 +59,13 @@ def is_by_coordinates(topology: Topology) -> bool:
 
 
 def _tpu_kind(topology: Topology) -> str | None:
-    return _TPU_KINDS.get(topology.name.partition(":")[0])
+    return TPU_KINDS.get(topology.name.partition(":")[0])
 
 
 def _parts(topology: Topology, pod: int) -> tuple[int, Level, int]:
     """Returns the number of slices, the level of chips, and the number of devices on a chip."""
     outer, inner = topology.levels[:pod], topology.levels[pod + 1 :]
     return math.prod(each.size for each in outer), topology.levels[pod], math.prod(each.size for each in inner)
-
-
-def _tpu(number: int, kind: str, at: int, dims: tuple[int, ...], cores: int) -> _Device:
-    """Returns the device at a position of the network, row-major over the coordinates x, y, z and the core."""
-    at, core = divmod(at, cores)
-    slice_index, inside = divmod(at, math.prod(dims))
-    coords = []
-    for size in reversed(dims):
-        inside, coord = divmod(inside, size)
-        coords.append(coord)
-    return _Device(number, "tpu", kind, (*reversed(coords), *[0] * (3 - len(coords))), core, slice_index)
-
-
-def _place_of_jax(device: _Device) -> tuple[int, ...]:
-    """Returns what the devices of a TPU are sorted by in `jax.devices()`: x changes fastest but for the core."""
-    return device.slice_index, *reversed(device.coords), device.core_on_chip
 
 
 def _across(shape: list[int], slices: int) -> list[int] | None:

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 import pytest
 
+from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import child_environment
-from reshard.dialect_utils.xla.compile_targets import TargetError
-from reshard.dialect_utils.xla.target_devices import _same_gpu, gpu_named, gpu_specs, in_mesh_order
+from reshard.dialect_utils.xla.compile_targets import Target, TargetError
+from reshard.dialect_utils.xla.target_devices import (
+    _same_gpu,
+    gpu_named,
+    gpu_specs,
+    in_mesh_order,
+    mesh_sizes,
+    places_of_partitions,
+)
 
 _A100S = ("a100-80gb-pcie", "a100-sxm4-40gb", "a100-sxm4-80gb")
 KNOWN = (*_A100S, "b200", "b200-mig-1g-23gb", "gh200-96gb", "gh200-144gb", "v100-sxm2-16gb")
@@ -124,3 +132,49 @@ def test_a_plugin_without_descriptions_compiles_for_the_gpu_that_is_there_alone(
     _same_gpu("h200", "NVIDIA H200 141GB HBM3e")
     with pytest.raises(TargetError, match="describes no GPUs.* the one here is NVIDIA L4, not 'h100'"):
         _same_gpu("h100", "NVIDIA L4")
+
+
+class TestPlaces:
+    @pytest.mark.parametrize(
+        ("target", "sizes", "places"),
+        [
+            ("tpu:v5e:2x4", (2, 4), (0, 4, 1, 5, 7, 3, 6, 2)),
+            ("tpu:v5e:2x2:2", (2, 4), (0, 2, 3, 1, 4, 6, 7, 5)),
+            ("tpu:v5p:2x2x2", (2, 2, 2), (0, 4, 2, 6, 1, 5, 3, 7)),
+            ("tpu:v5e:2x4", (3, 3), (0, 4, 1, 5, 7, 3, 6, 2)),  # no mesh of it, so that of one axis
+        ],
+    )
+    def test_partitions_lie_where_jax_puts_a_mesh(self, target, sizes, places):
+        assert places_of_partitions(Target.parse(target), sizes) == places
+
+    def test_the_first_mesh_over_all_devices_without_an_order_counts(self):
+        meshes = """sdy.mesh @of_two = <["x"=2]>
+        sdy.mesh @ordered = <["x"=4], device_ids=[3, 2, 1, 0]>
+        sdy.mesh @all = <["a"=2, "b"=1, "c"=2]>"""
+        with make_context() as context, ir.Location.unknown(context):
+            assert mesh_sizes(ir.Module.parse(meshes), 4) == (2, 1, 2)
+            assert mesh_sizes(ir.Module.parse(meshes), 8) == (8,)
+
+    @pytest.mark.tpu
+    @pytest.mark.parametrize(
+        ("target", "meshes"),
+        [
+            ("tpu:v5e:4x4", [(16,), (2, 8), (8, 2), (4, 2, 2), (2, 2, 2, 2)]),
+            ("tpu:v5p:2x2x4", [(16,), (4, 4), (2, 8), (2, 2, 4)]),
+            ("tpu:v4:2x2x4", [(8, 2)]),
+            ("tpu:v6e:4x4:2", [(2, 16), (4, 8), (32,)]),
+            ("tpu:tpu7x:2x2x2", [(16,), (8, 2), (2, 4, 2)]),
+        ],
+    )
+    def test_they_are_the_places_of_the_devices_of_libtpu(self, target, meshes):
+        script = f"""if True:
+            from reshard.dialect_utils.xla.compile_targets import Target
+            from reshard.dialect_utils.xla.target_devices import target_devices
+            for sizes in {meshes}:
+                devices = target_devices(Target.parse({target!r}), sizes)
+                places = [(getattr(each, "slice_index", 0), *each.coords, each.core_on_chip) for each in devices]
+                print(*map(sorted(places).index, places))"""
+        command = [sys.executable, "-c", script]
+        ran = subprocess.run(command, env=child_environment(1), capture_output=True, text=True, check=True)
+        ours = (places_of_partitions(Target.parse(target), sizes) for sizes in meshes)
+        assert ran.stdout.splitlines() == [" ".join(map(str, each)) for each in ours]

@@ -82,7 +82,7 @@ def test_a_program_without_a_schedule_has_the_clock_of_one_that_has(monkeypatch,
     assert worker._clock(tpu, "  cycles_per_microsecond: 1500\n", tmp_path) == 1.5e9
     assert worker._clock(gpu, None, tmp_path) is None and not asked
     assert [worker._clock(tpu, None, tmp_path) for _ in range(2)] == [9.4e8, 9.4e8] and len(asked) == 1
-    (target, request, _, options), *_ = asked
+    (target, request, _, options, _), *_ = asked
     assert target == tpu and options == worker._ASYNC_OPTIONS["tpu"] and "tensor<64x1024xf32>" in request["module"]
 
 

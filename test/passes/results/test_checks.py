@@ -5,9 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from reshard.passes.driver.base import Session
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, values_check
+from reshard.passes.sites.network import topology_of
 from reshard.passes.whole_module import check_record, whole_module_check
 
 REWRITTEN = [{"site": 0, "is_rewritten": True}]
@@ -85,3 +88,30 @@ def test_a_module_with_kernels_is_compared_with_nothing(ran):
         said.clear()
         assert checks.checked(lambda: "original", module, Pipeline.parse(""), session, rows, **asked) is module
         assert ran == [] and len(said) == remarks
+
+
+PLACED = """sdy.mesh @mesh = <["x"=2, "y"=4]>
+func.func @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> { return %a : tensor<8x8xf32> }"""
+
+
+@pytest.mark.parametrize(
+    ("target", "topology", "order"),
+    [
+        (
+            "tpu:v5e:2x4",
+            "v5e:2x4*1",
+            (0, 2, 7, 5, 1, 3, 6, 4),
+        ),  # along the ring (0, 0), (1, 0), (0, 1), (1, 1), (1, 3) ...
+        ("tpu:v5e:2x4", "v5p:2x2x2", None),
+        ("tpu:v5e:4x4", "v5e:4x4*1", None),  # of other devices, which is an error later
+        ("cpu:8", "cpu:8", None),
+    ],
+)
+def test_passes_plan_for_the_order_in_which_a_target_compiles_partitions(target, topology, order):
+    session = Session(RunOptions(compile_for=Target.parse(target)))
+    pipeline = Pipeline.emitting("auto", {"topology": topology})
+    with make_context() as context, ir.Location.unknown(context):
+        found = checks.placed(pipeline, lambda: ir.Module.parse(PLACED), session)
+    texts = {each.topology for each in found.passes if hasattr(each, "topology")}
+    assert {topology_of(each).device_order for each in texts} == {order}
+    assert found.emission == "auto" and (found == pipeline) == (order is None)
