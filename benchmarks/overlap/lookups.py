@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.progress import shown
-from benchmarks.overlap.schedules import LONGER, compiled_for, overlapped
+from benchmarks.overlap.schedules import LONGER, compiled_for, network_of, overlapped
 from benchmarks.programs.__main__ import use_devices
 from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.passes.sites.network import SiteNetwork, of_target
 from reshard.synthesis.common.text_table import markdown_table
 from reshard.synthesis.network.program_time import ProgramTime
 
@@ -111,8 +110,7 @@ def measured(target: str, name: str, size: int, bag: int) -> Row:
 
 
 def _form(compiled: Compiled, target: str) -> Form:
-    network = SiteNetwork(of_target(Target.parse(target)))
-    time = present(network.final_time_of(compiled, Target.parse(target).devices))
+    time = present(network_of(target).final_time_of(compiled, Target.parse(target).devices))
     return Form(time, compiled.temp_bytes or 0, present(compiled.estimated_seconds))
 
 

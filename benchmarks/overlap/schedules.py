@@ -35,7 +35,7 @@ from reshard.dialect_utils.xla.child import Compiled, shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
-from reshard.passes.sites.network import SiteNetwork, of_target
+from reshard.passes.sites.network import SiteNetwork, of_target_over
 from reshard.synthesis.common.text_table import markdown_table
 
 if TYPE_CHECKING:  # it loads jax, whose number of devices is set first
@@ -204,10 +204,14 @@ def measured(target: str, name: str, size: int, width: int) -> Row:
 
 def _generated(target: str, *compiled: Compiled) -> tuple[float, float] | None:
     """Returns the microseconds of two programs by the code generator, if it says them of both."""
-    asked = Target.parse(target)
-    network = SiteNetwork(of_target(asked))
+    asked, network = Target.parse(target), network_of(target)
     stock_s, pipeline_s = (network.generated_time_of(each, asked.devices) for each in compiled)
     return None if stock_s is None or pipeline_s is None else (1e6 * stock_s, 1e6 * pipeline_s)
+
+
+def network_of(target: str) -> SiteNetwork:
+    """Returns the network of a target, with the partitions of a mesh of one axis where its compiler has them."""
+    return SiteNetwork(of_target_over(Target.parse(target), (Target.parse(target).devices,)))
 
 
 def overlapped(program: Pattern, target: str, policy: str) -> tuple[str, bool]:
@@ -215,7 +219,7 @@ def overlapped(program: Pattern, target: str, policy: str) -> tuple[str, bool]:
     module: Any = program.lowered(has_marker=True).compiler_ir("stablehlo")
     session = Session()
     if policy:
-        options = {"topology": of_target(Target.parse(target)), "policy": policy, "platform": "tpu"}
+        options = {"topology": network_of(target).text, "policy": policy, "platform": "tpu"}
         Pipeline.parse("overlap-collectives").with_options(options).run(module, session)
     return str(module), bool(session.results.statistics.get(("overlap-collectives", "overlapped")))
 

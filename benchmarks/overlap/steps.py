@@ -28,7 +28,7 @@ from reshard.dialect_utils.xla.child import Compiled, shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
-from reshard.passes.sites.network import SiteNetwork, of_target
+from reshard.passes.sites.network import SiteNetwork, of_target_for
 from reshard.passes.whole_module.pipelined import by_pattern, pattern_of, pipelined
 from reshard.synthesis.common.numbers import mebibytes
 from reshard.synthesis.common.text_table import markdown_table
@@ -43,17 +43,18 @@ _HEADINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One form of a program. `pipelines`: their number, None where there can be none."""
+    """One form of a program on a network. `pipelines`: their number, None where there can be none."""
 
+    network: SiteNetwork
     program: str
     form: str
     pipelines: int | None
     compiled: Compiled
 
-    def cells(self, network: SiteNetwork, devices: int) -> tuple[str, ...]:
+    def cells(self, devices: int) -> tuple[str, ...]:
         if not self.compiled.is_ok:
             return (self.program, self.form, self.compiled.message.splitlines()[0], *[""] * (len(_HEADINGS) - 3))
-        time = network.final_time_of(self.compiled, devices)
+        time = self.network.final_time_of(self.compiled, devices)
         estimate = self.compiled.estimated_seconds
         return (
             self.program,
@@ -70,25 +71,26 @@ class _Steps:
 
     def __init__(self, name: str, target: Target):
         self.name, self.target = name, target
-        self.network = SiteNetwork(of_target(target))
         self.session = Session(RunOptions(compile_for=target))
 
     def rows(self, text: str) -> Iterator[Row]:
         """Yields the program as it came, written per device, and with the pipelines of each pattern."""
-        yield Row(self.name, "stock", None, self._compiled(text))
+        with make_context() as context, ir.Location.unknown(context):
+            self.network = SiteNetwork(of_target_for(self.target, ir.Module.parse(text)))
+        yield Row(self.network, self.name, "stock", None, self._compiled(text))
         options = {"topology": self.network.text, "platform": platform_of(self.target.platform)}
         with make_context() as context, ir.Location.unknown(context):
             module = ir.Module.parse(text)
             Pipeline.emitting("local", options).run(module, self.session)
             best = self._compiled(str(module))
-            yield Row(self.name, "per device", None, best)
+            yield Row(self.network, self.name, "per device", None, best)
             _, found = pipelined(module, self.session, self.network)
             patterns = {row["site"]: pattern_of(row) for row in found}
             taken: list[int] = []
             for numbers in by_pattern(found):
                 written, _ = pipelined(module, self.session, self.network, only=taken + numbers)
                 compiled = self._compiled(str(written))
-                yield Row(self.name, f"with {patterns[numbers[0]]}", len(taken + numbers), compiled)
+                yield Row(self.network, self.name, f"with {patterns[numbers[0]]}", len(taken + numbers), compiled)
                 if self._is_shorter(compiled, best):
                     taken, best = taken + numbers, compiled
 
@@ -117,10 +119,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"error: {problem}", file=sys.stderr)
             return 2
         rows += _Steps(name, options.target).rows(text)
-    network = SiteNetwork(of_target(options.target))
-    cells = [row.cells(network, options.target.devices) for row in rows]
+    cells = [row.cells(options.target.devices) for row in rows]
     table = markdown_table(_HEADINGS, cells, "ll" + "r" * (len(_HEADINGS) - 2))
-    said = "\n".join([f"{options.target}, modelled on {network.text}:", "", table])
+    said = "\n".join([f"{options.target}:", "", table])
     print(said)
     if options.out:
         options.out.write_text(said + "\n")

@@ -23,15 +23,15 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.harness.progress import shown
-from benchmarks.overlap.schedules import overlapped, width_for
+from benchmarks.overlap.schedules import network_of, overlapped, width_for
 from benchmarks.programs.__main__ import use_devices
 from reshard.dialect_utils.xla.child import Compiled, shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.passes.sites.network import SiteNetwork, of_target
 from reshard.synthesis.common.text_table import markdown_table
 
 if TYPE_CHECKING:  # it loads jax, whose number of devices is set first
@@ -91,7 +91,7 @@ def _rows(target: str, name: str, size: int, ratio: float) -> Iterator[list[str]
 def _cells(compiled: Compiled, target: Target) -> list[str]:
     if not compiled.is_ok:
         return [f"{compiled.status}: {compiled.message.splitlines()[0]}", "", "", "", ""]
-    time = SiteNetwork(of_target(target)).final_time_of(compiled, target.devices)
+    time = network_of(str(replace(target, options=()))).final_time_of(compiled, target.devices)
     estimate = compiled.estimated_seconds
     return [
         "none" if estimate is None else f"{1e6 * estimate:,.0f}",

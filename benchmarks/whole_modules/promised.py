@@ -18,7 +18,7 @@ import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness.progress import replace_line
 from benchmarks.harness.tables import show
@@ -28,7 +28,7 @@ from reshard.configuration.settings import resolved
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.xla.child import Compiled, comparable_estimates, shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.passes.sites.network import SiteNetwork, of_target
+from reshard.passes.sites.network import SiteNetwork, of_target_for
 from reshard.synthesis.common.numbers import mebibytes
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _measured(program: Program, target: Target, size: str, emit: str) -> Row:
     name = program.name
-    content = compat.bytecode(program.lower(size).compiler_ir("stablehlo"))
-    network = SiteNetwork(of_target(target))
+    module: Any = program.lower(size).compiler_ir("stablehlo")
+    content, network = compat.bytecode(module), SiteNetwork(of_target_for(target, module))
     settings = resolved({"topology": network.topology, "emit": emit}, {})
     found = optimized_module(content, settings, name, is_from_jax=False)
     if found.content == content:

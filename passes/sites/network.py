@@ -12,6 +12,7 @@ import contextlib
 import functools
 import re
 import urllib.parse
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -228,12 +229,25 @@ def of_target(target: Target) -> str:
 def of_target_for(target: Target, module: ir.Module) -> str:
     """Returns the topology of a target of compilation, with the devices in the order in which the target's compiler
     gets the partitions of a module; UNKNOWN if there is no preset for it."""
+    from reshard.dialect_utils.xla.target_devices import mesh_sizes
+
+    return of_target_over(target, mesh_sizes(module, target.devices))
+
+
+def of_target_over(target: Target, sizes: Sequence[int]) -> str:
+    """Returns the same for a mesh with axes of some sizes.
+
+    Example:
+      >>> from reshard.dialect_utils.xla.compile_targets import Target
+      >>> topology_of(of_target_over(Target.parse("tpu:v5e:2x4"), (8,))).device_order  # partitions at places
+      (0, 2, 7, 5, 1, 3, 6, 4)
+    """
     text = of_target(target)
     if text == UNKNOWN or target.platform != "tpu":
         return text
-    from reshard.dialect_utils.xla.target_devices import mesh_sizes, places_of_partitions
+    from reshard.dialect_utils.xla.target_devices import places_of_partitions
 
-    places = places_of_partitions(target, mesh_sizes(module, target.devices))
+    places = places_of_partitions(target, sizes)
     order = tuple(sorted(range(len(places)), key=places.__getitem__))
     return option_text(replace(topology_of(text), device_order=order)) if order != tuple(range(len(order))) else text
 
