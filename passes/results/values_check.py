@@ -34,6 +34,7 @@ from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import asm_of, present
+from reshard.dialect_utils.xla import at_hand
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import Ran
 from reshard.passes.driver.base import Session
@@ -287,7 +288,7 @@ class _Checker:
 
     @property
     def _child(self) -> xla_child.XlaChild:
-        return self.session.options.xla_child or xla_child.shared_child()
+        return at_hand.asked(self.session.options.at_hand, self.session.options.xla_child)
 
     def _run(self, module: ir.Module, devices: int | None = None, inputs: Sequence[np.ndarray] | None = None) -> Ran:
         self.runs += 1

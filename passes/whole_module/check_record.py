@@ -13,6 +13,7 @@ from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.xla import child as xla_child
+from reshard.dialect_utils.xla.at_hand import CompilerAtHand
 from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import Session
@@ -150,12 +151,16 @@ def traffic_of(
     compiled: tuple[NumberedOps, Compiled] | None = None,
 ) -> dict[str, Any] | None:
     """Returns the longest collectives of a module and of its rewritten form, as `passes.traffic.summary_of` does for
-    the same arguments; None if it has no function main."""
+    the same arguments; None if it has no function main.
+
+    They are those right after partitioning, for which the compiler of devices at hand would compile once more: there
+    they are those of CPU devices, for which XLA partitions in the same way.
+    """
     from reshard.passes.traffic.summary import summary_of  # reports alone need it
 
     progress.at("whole-module check: listing collectives")
     try:
-        how = {"target": target, "rows": rows, "compiled": compiled}
+        how = {"target": None if isinstance(child, CompilerAtHand) else target, "rows": rows, "compiled": compiled}
         return summary_of(original, rewritten, child, network.topology, **how)
     except DiagnosedError:  # the module has no function main
         return None

@@ -514,7 +514,8 @@ class WholeModuleCheck:
             sets = self._starts()[: self._budget]
             first = [present(each.module) for each in wholes] or list(map(self.forms.module, sets))
             self.forms.foresee([self.original, *first])
-        if self.forms.is_slow and self.session.options.with_traffic:  # once, for its costs and for what it sends
+        lists_for_target = self.forms.is_slow and self.session.options.at_hand is None
+        if lists_for_target and self.session.options.with_traffic:  # once, for its costs and for what it sends
             self._listed = self.forms.compile_numbered()
         self.forms.stock = self.forms.compile(self.original, with_estimate=False)
 
