@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 MOST_AT_HAND = 3  # forms of a module that the compiler of devices at hand is asked about, while their user waits
-_ANY = 1 << 30
+UNLIMITED = 1 << 30
 
 
 class OptionError(ValueError):
@@ -82,7 +82,7 @@ class RunOptions:
     def most_forms(self) -> int:
         """Returns the most forms of a module that the compiler of the target is asked about, beside the module as it
         came."""
-        return _ANY if self.at_hand is None else MOST_AT_HAND * self.effort
+        return UNLIMITED if self.at_hand is None else MOST_AT_HAND * self.effort
 
 
 @dataclasses.dataclass

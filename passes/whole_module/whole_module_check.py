@@ -38,7 +38,7 @@ from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import at_hand
 from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.passes.driver.base import Session
+from reshard.passes.driver.base import UNLIMITED, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import AUTO
 from reshard.passes.overlap_collectives import STABLEHLO, OverlapCollectivesPass
@@ -439,7 +439,7 @@ class WholeModuleCheck:
         which these are `{}`."""
         self._not_judged = why.replace("{}", str(self.target))
         self.target = self.forms.target = None
-        self.forms.compiled.clear()
+        self.forms.compiled, self.forms.most = dict(self.forms.as_partitioned), UNLIMITED
 
     def _promises_something(self) -> bool:
         """Returns whether a form of the module is better than the module as it came by so much that the compiler of the

@@ -20,6 +20,7 @@ from reshard.dialect_utils.xla import child
 from reshard.dialect_utils.xla.at_hand import CompilerAtHand
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import MOST_AT_HAND
+from reshard.passes.whole_module import whole_module_check
 from reshard.planning import device_networks
 
 TARGET = Target.parse("tpu:v5e:2x4")
@@ -168,6 +169,23 @@ def test_its_answers_are_kept(asked):
         _, ours = compiled(*gathered(jax.devices()))
         found.append((ours.report.text(), len(asked)))
     assert found[0] == found[1]
+
+
+def test_what_is_judged_for_cpu_devices_after_all_is_searched_as_without_tpus(asked, monkeypatch):
+    """Neither does the number of forms count there, nor is a form compiled twice."""
+    monkeypatch.setattr(whole_module_check.WholeModuleCheck, "_promises_something", ask_and_say_no)
+    _, ours = compiled(*three_conversions(jax.devices()))
+    monkeypatch.setattr(device_networks, "target_of", lambda devices: None)
+    jax.clear_caches()
+    _, alone = compiled(*three_conversions(jax.devices()))
+    mine, theirs = (each.report.to_dict()["checks"][0] for each in (ours, alone))
+    assert mine.pop("not_judged") and (mine["ours"], mine["is_rewritten"]) == (theirs["ours"], theirs["is_rewritten"])
+    assert not asked
+
+
+def ask_and_say_no(check) -> bool:
+    check.forms.stock = check.forms.partitioned(check.original)
+    return False
 
 
 @pytest.mark.tpu
