@@ -183,10 +183,50 @@ def parse_module(context, module: str | bytes):
         return ir.Module.parse(module)
 
 
+# What jax.jit(compiler_options=...) may say that is no flag: fields of XLA's build options; and jax's own settings of
+# them, with others that change what is compiled.
+_EFFORTS = ("exec_time_optimization_effort", "memory_fitting_effort")
+_LEVELS = ("optimization_level", "memory_fitting_level", *_EFFORTS, "fdo_profile")
+_SETTINGS = ("optimization_level", "memory_fitting_level", *_EFFORTS, "enable_remat_opt_pass")
+
+
+def compiler_levels(compile_options) -> dict[str, Any]:
+    """Returns what `jax.jit(compiler_options=...)` has set in XLA's options of a compilation beside flags."""
+    from jax._src import compiler
+
+    usual = compiler.get_compile_options(1, 1).executable_build_options
+    given = compile_options.executable_build_options
+    levels = ((name, getattr(given, name)) for name in _LEVELS if hasattr(given, name))
+    return {name: value for name, value in levels if value != getattr(usual, name)}
+
+
+def set_compiler_levels(compile_options, levels: Mapping[str, Any]) -> None:
+    """Sets what `compiler_levels` returns."""
+    for name, value in levels.items():
+        setattr(compile_options.executable_build_options, name, value)
+
+
+def levels_around() -> dict[str, str]:
+    """Returns jax's own settings of the same, as texts."""
+    import jax
+
+    found = {name: getattr(jax.config, f"jax_{name}", None) for name in _SETTINGS}
+    return {name: str(value) for name, value in found.items()}
+
+
+def lowered_compiler_options(lowered) -> dict[str, str]:
+    """Returns the `compiler_options` of the `jax.jit` that a `jax.stages.Lowered` is of, as texts of flags."""
+    given = getattr(lowered._lowering, "_compiler_options_kvs", ())
+    return {name: _flag_text(value) for name, value in given if name not in _LEVELS}
+
+
 def compiler_options(compile_options) -> dict[str, str]:
     """Returns what `jax.jit(compiler_options=...)` has put into XLA's options of a compilation, as texts of flags."""
-    given = dict(compile_options.env_option_overrides)
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    return {name: _flag_text(value) for name, value in compile_options.env_option_overrides}
+
+
+def _flag_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def module_name(module) -> str:

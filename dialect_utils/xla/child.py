@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # loading them loads numpy
     from reshard.synthesis.programs.traffic import Collective
 
 _PACKAGE = __name__.partition(".")[0]  # the child finds this package through PYTHONPATH
+UNASKED = "unasked"  # the status of what a compiler was not asked about, which has answered enough
 DEFAULT_TIMEOUT_S = 300.0
 _TARGET_TIMEOUT_S = 1800.0  # the compilers of targets take minutes for a large program
 _TIMES_AS_LONG = 6  # another form of a program that compiled may take so many times as long
@@ -394,7 +395,11 @@ class XlaChild:
         """
         with self._lock:
             kept = self._kept(request, timeout_s)
-            return kept or self._filed(request, _worded(ask(_as_sent(request))), timeout_s)
+        if kept is not None:
+            return kept
+        reply = _worded(ask(_as_sent(request)))  # others may use the child meanwhile
+        with self._lock:
+            return self._filed(request, reply, timeout_s)
 
     def prepare(self, num_devices: int) -> None:
         """Starts the process, if possible, and does not wait for it: questions will come. It takes about a second."""

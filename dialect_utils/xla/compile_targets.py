@@ -22,6 +22,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from urllib.parse import quote, unquote
 
 from ..platform import compat
 
@@ -37,6 +38,7 @@ _FORMS = {
     "cuda": "cuda:GPU:PARTITIONSxHOSTSxGPUS",
 }
 _NUMBER = r"[1-9]\d{0,5}"
+_AS_THEY_ARE = "/:,.+-_=*()[]{} "  # in values of options; others are written as in URLs
 _OPTION = re.compile(r"([A-Za-z]\w*)=(.+)")
 
 
@@ -62,6 +64,8 @@ class Target:
       (128, 'tpu:v5e:8x8:2', 'tpu:tpu7x:2x2x1', 8)
       >>> Target.parse("tpu:v5e:8x8?xla_b=2&xla_a=true").options
       (('xla_a', 'true'), ('xla_b', '2'))
+      >>> str(Target("tpu", "v5e", (2, 4), options=(("xla_a", "x&y"),)))
+      'tpu:v5e:2x4?xla_a=x%26y'
     """
 
     platform: str
@@ -103,7 +107,7 @@ class Target:
     def __str__(self) -> str:
         slices = str(self.slices) if self.slices > 1 else ""
         devices = ":".join(filter(None, [self.platform, self.model, "x".join(map(str, self.shape)), slices]))
-        options = "&".join(f"{name}={value}" for name, value in self.options)
+        options = "&".join(f"{name}={quote(value, safe=_AS_THEY_ARE)}" for name, value in self.options)
         return f"{devices}?{options}" if options else devices
 
 
@@ -173,7 +177,7 @@ def _options(text: str, options: str) -> tuple[tuple[str, str], ...]:
             )
         if match[1] in found:
             raise TargetError(f"'{text}' has the option {match[1]} twice: {found[match[1]]} and {match[2]}")
-        found[match[1]] = match[2]
+        found[match[1]] = unquote(match[2])
     return tuple(sorted(found.items()))
 
 

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from queue import SimpleQueue
@@ -425,14 +425,15 @@ def _refuse_what_does_not_run(hlo_text: str, final_text: str) -> None:
         raise RuntimeError(reason)
 
 
-def compiled_at_hand(request: dict, devices: Sequence) -> dict:
+def compiled_at_hand(request: dict, devices: Sequence, levels: Mapping[str, Any]) -> dict:
     """Returns the reply to a request for a target, as the compiler of devices of this process gives it.
 
     Args:
       devices: those of the target, in the order of partitions; jax must be able to compile for them.
+      levels: see `compat.compiler_levels`.
     """
     with tempfile.TemporaryDirectory(prefix="reshard-") as scratch:
-        return _guarded(_compile_ahead_of_time, request, Path(scratch), devices)
+        return _guarded(_compile_ahead_of_time, {**request, "levels": dict(levels)}, Path(scratch), devices)
 
 
 def _compile_ahead_of_time(request: dict, scratch: Path, devices: Sequence = ()) -> dict:
@@ -485,6 +486,7 @@ def _compiled_for(
     dumps = {**_dump_options(dump_dir, request), **_SCHEDULE_OPTIONS}
     own = {name: value == "true" if value in ("true", "false") else value for name, value in target.options}
     options = _options(main, devices, {**own, **dumps, **env_options})
+    compat.set_compiler_levels(options, request.get("levels", {}))
     start_s = time.perf_counter()
     try:
         with context:

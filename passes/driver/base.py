@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from reshard.dialect_utils.xla.compile_targets import Target
 
 
-MOST_AT_HAND = 3  # forms of a module that the compiler of devices at hand is asked about, while their user waits
-UNLIMITED = 1 << 30
-
-
 class OptionError(ValueError):
     """A pass option that does not exist or has a value out of its range; the message is for the user.
 
@@ -63,7 +59,6 @@ class RunOptions:
       with_provenance: whether report rows tell which op or argument asked for each axis of a layout.
       xla_child: the child process that runs XLA; None for the one that this process shares.
       at_hand: what asks the compiler of the target in this process, which has its devices; None for the child process.
-        A few forms of a module are compiled then, times the effort.
       with_traffic: whether the whole-module check also lists the longest collectives of both modules, for reports.
       effort: the search for the best set of sites compiles so many times as many modules.
       layouts: whether layouts between arguments and results are those of propagation (`GIVEN`), or may be `CHOSEN`.
@@ -77,12 +72,6 @@ class RunOptions:
     effort: int = 1
     layouts: str = GIVEN
     at_hand: CompilerAtHand | None = None
-
-    @property
-    def most_forms(self) -> int:
-        """Returns the most forms of a module that the compiler of the target is asked about, beside the module as it
-        came."""
-        return UNLIMITED if self.at_hand is None else MOST_AT_HAND * self.effort
 
 
 @dataclasses.dataclass

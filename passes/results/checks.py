@@ -127,17 +127,26 @@ def placed(pipeline: Pipeline, parse_original: Callable[[], ir.Module], session:
     if target is None or target.platform != "tpu" or session.options.at_hand is not None:
         return pipeline
     from reshard.dialect_utils.analysis.layout_check import devices_of
-    from reshard.passes.sites.network import UNKNOWN, NetworkOptions, of_target, of_target_for
+    from reshard.dialect_utils.ir.diagnostics import DiagnosedError
+    from reshard.passes.driver.base import Session
+    from reshard.passes.sites.network import NetworkOptions, is_of_target, of_target_for
 
-    network = of_target(target)
-    unplaced = [each for each in pipeline.passes if isinstance(each, NetworkOptions) and each.topology == network]
-    if network == UNKNOWN or not unplaced:
+    unplaced = [
+        each for each in pipeline.passes if isinstance(each, NetworkOptions) and is_of_target(each.topology, target)
+    ]
+    if not unplaced:
         return pipeline
-    module = parse_original()
+    try:  # what the target's compiler gets says how it is sharded in Shardy's words
+        module = parse_original()
+        imports = tuple(each for each in pipeline.passes if each.states_shardings)
+        replace(pipeline, elements=imports).run(module, Session(session.options))
+    except DiagnosedError:  # the pipeline will say so at its place
+        return pipeline
     if devices_of(module) != target.devices:
         return pipeline
     text = of_target_for(target, module)
-    elements = [replace(each, topology=text) if each in unplaced else each for each in pipeline.elements]
+    own = {id(each): replace(each, topology=text) for each in unplaced}
+    elements = [own.get(id(each), each) for each in pipeline.elements]
     return replace(pipeline, elements=tuple(elements))
 
 

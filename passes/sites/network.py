@@ -226,6 +226,20 @@ def of_target(target: Target) -> str:
     return text if is_preset(text) else UNKNOWN
 
 
+def is_of_target(text: str, target: Target) -> bool:
+    """Returns whether a topology, as the text of an option, is that of a target, with devices in the order of places.
+
+    Example:
+      >>> from reshard.dialect_utils.xla.compile_targets import Target
+      >>> [is_of_target(each, Target.parse("tpu:v5e:2x4")) for each in ("v5e:2x4", "v5e:2x4*1", "v5e:4x2", "")]
+      [True, True, False, False]
+    """
+    own = of_target(target)
+    if UNKNOWN in (text, own):
+        return False
+    return replace(topology_of(text), name="") == replace(topology_of(own), name="")
+
+
 def of_target_for(target: Target, module: ir.Module) -> str:
     """Returns the topology of a target of compilation, with the devices in the order in which the target's compiler
     gets the partitions of a module; UNKNOWN if there is no preset for it."""

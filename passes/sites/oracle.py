@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reshard.dialect_utils.xla.child import Compiled, CompileRequest, XlaChild, as_json, compiled_from
+from reshard.dialect_utils.xla.child import UNASKED, Compiled, CompileRequest, XlaChild, as_json, compiled_from
 from reshard.passes.sites.network import ANYWHERE, SiteNetwork
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding
@@ -27,7 +27,8 @@ POLICIES = {
     STRICT: "rewrite what is better in a cost and worse in none: bytes, tiles, temporaries, number of collectives",
     ALWAYS: "rewrite every site that has a chain",
 }
-FAILURES = {"abort": "aborts", "hang": "hangs", "error": "fails"}  # the verb for each status of `Compiled` but "ok"
+# The verb for each status of `Compiled` but "ok".
+FAILURES = {"abort": "aborts", "hang": "hangs", "error": "fails", UNASKED: "was not asked"}
 # XLA's CPU backend keeps a table of pointers for the pieces of each all-to-all: bookkeeping, not data.
 TABLES_OF_POINTERS_BYTES = 1024
 UNMEASURED = "nothing is measured as a whole: "  # begins a remark, with the reason

@@ -11,6 +11,7 @@ from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.analysis.op_numbers import NumberedOps
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
+from reshard.dialect_utils.xla import at_hand
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import Compiled, CompileRequest
 from reshard.dialect_utils.xla.compile_targets import Target
@@ -30,7 +31,6 @@ class CompiledForms:
       groups: of sites. with_sites: returns the module in which some sites are rewritten.
       criterion: what decides between two forms. target: the target of compilation.
       refuse: raises an error if there are no such devices.
-      most: how many rewritten forms the compiler of a target that is slow may be asked about.
     State: `texts`, by the `id` of a module, with the module, so that no other one gets its id; `compiled`, likewise,
       what was asked for without an estimate; `as_partitioned`, what was asked for of CPU devices beside a
       target; `stock`, the original as the target's compiler compiles it, with its estimate once another form needs one
@@ -45,7 +45,6 @@ class CompiledForms:
     child: xla_child.XlaChild
     target: Target | None
     refuse: Callable[[str], None]
-    most: int
     texts: dict[int, tuple[ir.Module, str]] = field(default_factory=dict)
     compiled: dict[int, Compiled] = field(default_factory=dict)
     as_partitioned: dict[int, Compiled] = field(default_factory=dict)
@@ -59,8 +58,8 @@ class CompiledForms:
 
     @property
     def left(self) -> int:
-        """Returns about how many more rewritten forms the target's compiler may be asked."""
-        return self.most - max(0, len(self.compiled) - 1)
+        """Returns how many more forms the target's compiler may be asked about."""
+        return at_hand.left_of(self.child) if self.is_slow else at_hand.UNLIMITED
 
     def sites(self, groups: Groups) -> tuple[int, ...]:
         return tuple(sorted(site for i in groups for site in self.groups[i].sites))
@@ -134,7 +133,8 @@ class CompiledForms:
 
     def foresee(self, modules: Sequence[ir.Module]) -> None:
         """Compiles modules for CPU devices at the same time, which are asked for soon."""
-        self.child.foresee([self._request(each) for each in modules if id(each) not in self.compiled])
+        known = {*self.compiled, *self.as_partitioned}
+        self.child.foresee([self._request(each) for each in modules if id(each) not in known])
 
     def begin(self, modules: Sequence[ir.Module]) -> None:
         """Compiles large modules for CPU devices while the caller goes on."""

@@ -57,10 +57,10 @@ def overlapped(original: ir.Module, module: ir.Module, pipeline: Pipeline, sessi
     if any(getattr(each, "policy", BETTER) != BETTER for each in pipeline.passes):
         return module
     stage = _Stage(original, module, session, pipeline)
-    most = min(MOST_ATTEMPTS * session.options.effort, session.options.most_forms - stage.check.attempts)
+    most = MOST_ATTEMPTS * session.options.effort
     for tried, numbers in enumerate(stage.promising()):
         progress.at("whole-module check: products beside collectives", tried + 1, MOST_ATTEMPTS)
-        stage.attempt(numbers, may_compile=tried < most)
+        stage.attempt(numbers, may_compile=tried < most and at_hand.left_of(stage.child) > 0)
     return stage.result()
 
 

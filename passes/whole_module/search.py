@@ -204,9 +204,10 @@ class Search:
         choice, sets = self._choice(most, with_estimate=False), [each for each in told.outcomes if each]
         islands = Finalists([told.outcomes[each] for each in sets], before, none, most, _SLACK_OF_ISLANDS)
         if not self._is_beaten(islands, wholes):
-            islands.measure(lambda at: choice.attempted(sets[at]), self._goal_beside(wholes))
+            goal_s = self._goal_beside(wholes)
+            islands.measure(lambda at: choice.attempted(sets[at]), goal_s)
             self._estimate_best(choice)
-            tried = 1
+            tried = 1 if goal_s == math.inf else len(choice.outcomes)
             while not choice.best and tried < len(choice.outcomes):  # none will do: other sets, while there is room
                 tried = len(choice.outcomes)
                 choice.run(())

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from reshard.dialect_utils.hierarchy.explicit_collectives import PARTLY_MANUAL
 from reshard.dialect_utils.ir.diagnostics import REMARK, DiagnosedError, Diagnostic
@@ -181,18 +180,21 @@ def take_over(
     pipeline: Pipeline,
     session: Session,
     forms: Sequence[str] = FIRST_FORMS,
-    written: Mapping[str, TakenOver] = MappingProxyType({}),
+    written: dict[str, TakenOver] | None = None,
 ) -> list[TakenOver]:
     """Returns the forms in which a module is taken over: one that is none, with the reason, or modules that differ.
 
     Args:
       planned: the module with its findings, as bytecode. pipeline: the one that rewrites sites, in `session`.
       forms: their names; only the first one is written for an unknown network.
-      written: forms that are there already, by their names.
+      written: forms that are there already, by their names; those that are written are added.
     """
+    known = {} if written is None else written
 
     def form_of(name: str) -> TakenOver:
-        return written[name] if name in written else take_over_as(name, planned, pipeline, session)
+        if name not in known:
+            known[name] = take_over_as(name, planned, pipeline, session)
+        return known[name]
 
     first = form_of(forms[0])
     if first.module is None or not _writer(pipeline).network.is_known:

@@ -38,11 +38,11 @@ from reshard.dialect_utils.platform.typed import present
 from reshard.dialect_utils.xla import at_hand
 from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.passes.driver.base import UNLIMITED, Session
+from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import AUTO
 from reshard.passes.overlap_collectives import STABLEHLO, OverlapCollectivesPass
-from reshard.passes.sites.oracle import BETTER, KEEP, REWRITE, UNMEASURED, micros
+from reshard.passes.sites.oracle import BETTER, FAILURES, KEEP, REWRITE, UNMEASURED, micros
 from reshard.passes.whole_module.check_record import Change, Check, network_of, option_of, traffic_of
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
@@ -209,7 +209,6 @@ class WholeModuleCheck:
             self.child,
             self.target,
             lambda problem: _refuse(self.original, self.session, problem),
-            options.most_forms,
         )
 
     @functools.cached_property
@@ -418,8 +417,8 @@ class WholeModuleCheck:
         """Returns the forms written per device, with the results of the module as it came, which is compiled; nothing
         is compiled for CPU devices if there is nothing to compare."""
         is_at_hand = self.session.options.at_hand is not None
-        if is_at_hand and not self._promises_something():
-            self._ask_for_cpu_devices("no form of the module promises enough there to ask the compiler of {}")
+        if is_at_hand and (why_not := self._why_not_at_hand()):
+            self._ask_for_cpu_devices(why_not)
         if self.forms.is_slow:
             self._compile_as_it_came()
             if is_at_hand and not self.forms.stock.is_ok:
@@ -439,15 +438,23 @@ class WholeModuleCheck:
         which these are `{}`."""
         self._not_judged = why.replace("{}", str(self.target))
         self.target = self.forms.target = None
-        self.forms.compiled, self.forms.most = dict(self.forms.as_partitioned), UNLIMITED
+        self.forms.compiled = dict(self.forms.as_partitioned)
 
-    def _promises_something(self) -> bool:
-        """Returns whether a form of the module is better than the module as it came by so much that the compiler of the
-        devices at hand is asked about it, whatever memory it needs: as XLA partitions both for CPU devices."""
+    def _why_not_at_hand(self) -> str:
+        """Returns in words why the compiler of devices at hand, `{}`, is not asked; empty if it is: if a form of the
+        module is better than the module as it came, as XLA partitions both for CPU devices, whatever memory it needs.
+
+        A module that fails for CPU devices, as one with kernels of a TPU does, may have better forms."""
+        if self.policy != BETTER:
+            return f"under the policy {self.policy} the compiler of {{}} is not asked"
+        if not self.groups and all(each.module is None for each in self.taken_over):
+            return "there is nothing to rewrite"
         forms = self.forms
         forms.stock = forms.partitioned(self.original)
-        if not forms.stock.is_ok or self.policy != BETTER:
-            return False
+        if forms.stock.status == "error":
+            return ""
+        if not forms.stock.is_ok:
+            return f"for them XLA {FAILURES[forms.stock.status]} already: {forms.stock.reason}"
         self._settles_results()
         wholes = [present(each.module) for each in self.taken_over if each.module is not None]
         modules = [*wholes, *map(forms.module, self._starts()[: self._budget])]
@@ -456,7 +463,9 @@ class WholeModuleCheck:
         before = criterion.outcome(forms.stock, forms.stock, 0)
         goal = replace(before, seconds=(1 - LEAST_PROMISE) * before.seconds)
         promised = (criterion.outcome(forms.stock, forms.partitioned(each), 0) for each in modules)
-        return any(is_better(replace(each, problem=""), goal) for each in promised if each.of and each.of.is_ok)
+        if any(is_better(replace(each, problem=""), goal) for each in promised if each.of and each.of.is_ok):
+            return ""
+        return "no form of the module promises enough there to ask the compiler of {}"
 
     def _best_whole(self, tried: TriedWholes, found: Found) -> Tried | None:
         """Returns the best form that is written per device, if it is clearly faster than the best one with islands;
@@ -488,13 +497,15 @@ class WholeModuleCheck:
 
     def _with_less_at_once(self, tried: TriedWholes, found: Found, winner: Tried | None) -> Tried | None:
         for with_less in (tried.with_lean_ops, tried.with_none_joined):
-            if (form := with_less(winner, found.choice.outcome)) is not None:
+            if self.forms.left > 0 and (form := with_less(winner, found.choice.outcome)) is not None:
                 tried.try_one(form, found.choice.outcome)
                 winner = self._clearly_best(tried, found.choice)
         return winner
 
     def _with_other_memory(self, tried: TriedWholes, found: Found, winner: Tried | None) -> Tried | None:
         winner = tried.with_more_memory(winner, found.choice.outcome) or winner
+        if self.forms.left <= 0:
+            return winner
         if (thin := tried.with_less_memory(winner, found.choice.outcome)) is not None:
             winner = thin
             tried.add([thin])

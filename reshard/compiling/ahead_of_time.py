@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reshard.dialect_utils.platform import compat
 from reshard.dialect_utils.platform.bindings import ir, make_context
@@ -12,6 +12,7 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.layouts.judging import Judged
+from reshard.passes.results.checks import placed
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.whole_module import whole_module_check
 from reshard.synthesis.forms.platforms import platform_of
@@ -33,6 +34,7 @@ class AheadOfTime:
         pipeline = Pipeline.emitting("auto", self._options())
         with make_context() as context, ir.Location.unknown(context):
             original, module = ir.Module.parse(content), ir.Module.parse(content)
+            pipeline = placed(pipeline, lambda: ir.Module.parse(content), session)
             pipeline.run(module, session)
             rows = list(session.results.report_rows)
             chosen = whole_module_check.check(original, module, pipeline, session, rows)
@@ -41,7 +43,8 @@ class AheadOfTime:
                 return Judged.on(self.network, devices, content, refused, refused)
             (check,) = session.results.checks
             optimized = compat.bytecode(chosen)
-        return Judged.on(self.network, devices, optimized, check.stock, check.ours)
+        network = replace(self.network, text=check.topology)  # with the places of this module's partitions
+        return Judged.on(network, devices, optimized, check.stock, check.ours)
 
     def _options(self) -> dict[str, str]:
         options = {"platform": platform_of(self.target.platform)}

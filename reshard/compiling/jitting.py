@@ -171,7 +171,7 @@ class _Enabled(Context):
         name = compat.module_name(module)
         settings = resolved({}, dict(self.options))
         refuse_contradictions(settings, is_run=True)
-        found = _optimized(module, name, settings, devices, compat.compiler_options(compile_options))
+        found = _optimized(module, name, settings, devices, compile_options)
         if found is None:
             return module
         self.programs.append(Program(name, found.report, found.is_rewritten))
@@ -181,20 +181,18 @@ class _Enabled(Context):
         return compat.parse_module(module.context, found.content)
 
 
-def _optimized(
-    module, name: str, settings: Mapping[str, Any], devices: Sequence, compiler_options: Mapping[str, str]
-) -> Optimized | None:
+def _optimized(module, name: str, settings: Mapping[str, Any], devices: Sequence, compile_options) -> Optimized | None:
     """Returns a module of jax after optimization; None, after a log message, if it cannot be optimized.
 
     Args:
-      devices, compiler_options: with which it will be compiled.
+      devices, compile_options: for which and with which it will be compiled.
     """
     if problem := _misfit(settings, len(devices)):
         warnings.warn(f"reshard: {name} is compiled as it is: {problem}", RuntimeWarning, stacklevel=2)
         return None
     try:
-        content = compat.bytecode(module)
-        return optimized_module(content, settings, name, devices, compiler_options=compiler_options)
+        given = compat.compiler_options(compile_options), compat.compiler_levels(compile_options)
+        return optimized_module(compat.bytecode(module), settings, name, devices, compiled_with=given)
     except DiagnosedError as error:
         _log.info("%s is compiled as it is: %s", name, str(error).splitlines()[0])
     except SettingError as error:

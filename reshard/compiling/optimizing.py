@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from reshard.compiling import child_process, library_jits, module_dumps
@@ -29,7 +28,7 @@ from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.jobs import agreement, shared_planning
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
-from reshard.passes.driver.registry import COMPARED, MANUAL
+from reshard.passes.driver.registry import COMPARED, GIVEN, MANUAL
 from reshard.passes.results import report, result_cache
 from reshard.passes.results.checks import effort_of, is_changed, run_and_checked
 from reshard.passes.results.result_cache import Output
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
     from reshard.synthesis.network.topology import Topology
 
+CompiledWith = tuple[Mapping[str, str], Mapping[str, Any]]
 _OF_PASSES = ("policy", "oracle", "topology", "memory_limit")
 _OF_RUNS = ("emit", "compile_for", "check", "effort", "layouts", "verify_values", "verify_values_bytes")
 _log = logging.getLogger("reshard.optimize")
@@ -223,7 +223,7 @@ def optimized_module(
     name: str = "module",
     devices: Sequence[jax.Device] = (),  # pyright: ignore[reportInvalidTypeForm]  # jax assigns it
     is_from_jax: bool = True,
-    compiler_options: Mapping[str, str] = MappingProxyType({}),
+    compiled_with: CompiledWith = ({}, {}),
 ) -> Optimized:
     """Returns a module after optimization. All entry points call this function.
 
@@ -234,11 +234,11 @@ def optimized_module(
       devices: the devices that run the module. All processes of a job that own some of them get the same result.
       is_from_jax: whether jax has just lowered the module. Other modules, and rare kinds of ops, are processed in a
         child process.
-      compiler_options: with which the compiler of the devices will compile it, as texts of flags.
+      compiled_with: what jit has said to the compiler of the devices: flags, as texts, and `compat.compiler_levels`.
     Raises: DiagnosedError if the module cannot be read or Shardy refuses it.
     """
     members, checks = agreement.members_of(devices), _Checks.of(settings)
-    at_hand = _compiler_at_hand(settings, devices, compiler_options) if checks.compiles and not members else None
+    at_hand = _compiler_at_hand(settings, devices, compiled_with) if checks.compiles else None
     settings = _for_devices(settings, devices)
     session, pipeline = _session(settings, at_hand), _pipeline(settings)
     key = result_cache.key(source, pipeline, session, is_checked=checks.compiles, value_bytes=checks.value_bytes)
@@ -265,6 +265,7 @@ def optimized_module(
     else:
         output = compute()
     session.handed_on.analysis = session.handed_on.analyses = None
+    session.options = replace(session.options, at_hand=None)  # reports may outlive devices
     found = Optimized(source if output.is_unchanged else output.content, Report(session), not output.is_unchanged)
     _tell(found, source, settings, name)
     return found
@@ -345,9 +346,9 @@ def _file(content: bytes | str, name: str = "module") -> ModuleFile:
 
 def _of_lowered(lowered: jax.stages.Lowered, settings: Mapping[str, Any]) -> Result:
     module: ir.Module = lowered.compiler_ir("stablehlo")  # pyright: ignore[reportAssignmentType]  # None for others
-    found = optimized_module(
-        compat.bytecode(module), settings, compat.module_name(module), compat.lowered_devices(lowered)
-    )
+    flags, devices = compat.lowered_compiler_options(lowered), compat.lowered_devices(lowered)
+    name = compat.module_name(module)
+    found = optimized_module(compat.bytecode(module), settings, name, devices, compiled_with=(flags, {}))
     if not found.is_rewritten:
         return Result(lowered, _text_of(module), found.report, False, settings["emit"])
     emit = settings["emit"]
@@ -529,15 +530,23 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
 
 
 def _compiler_at_hand(
-    settings: Mapping[str, Any], devices: Sequence[Any], compiler_options: Mapping[str, str]
+    settings: Mapping[str, Any], devices: Sequence[Any], compiled_with: CompiledWith
 ) -> CompilerAtHand | None:
-    """Returns what asks the compiler of the devices, if it is to be asked and the caller names no target; else None."""
-    is_asked = settings["at_hand"] and not settings["compile_for"]
+    """Returns what asks the compiler of the devices, if it is to be asked and the caller names no target; else None.
+
+    It is not asked by one of several processes, which might not decide alike, and not about layouts that are chosen:
+    programs that are compared have one judge.
+    """
+    is_asked = settings["at_hand"] and not settings["compile_for"] and settings["layouts"] == GIVEN
     target = device_networks.target_of(devices) if is_asked else None
-    if target is None:
+    if target is None or len({each.process_index for each in devices}) > 1 and compat.are_attached(devices):
         return None
-    named = replace(target, options=tuple(sorted(compiler_options.items())))
-    return CompilerAtHand(xla_child.shared_child(), named, devices)
+    flags, levels = compiled_with
+    if "" in flags.values():  # which the text of a target does not have
+        return None
+    named = replace(target, options=tuple(sorted(flags.items())))
+    effort = effort_of(settings["effort"])
+    return CompilerAtHand(xla_child.shared_child(), named, devices, effort, levels)
 
 
 def _session(settings: Mapping[str, Any], at_hand: CompilerAtHand | None = None) -> Session:

@@ -16,7 +16,7 @@ from reshard.dialect_utils.ir.module_files import ModuleFile
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.passes.driver.registry import COMPARED, MANUAL
-from reshard.passes.sites.network import of_target, of_target_for, topology_of
+from reshard.passes.sites.network import is_of_target, of_target, of_target_for, option_text, topology_of
 from reshard.passes.traffic import ledger_text
 from reshard.passes.traffic.bounds import bounds_of_rows
 from reshard.passes.traffic.ledger import Ledger, ledger_of
@@ -162,7 +162,7 @@ def of_source(
 def _placed(topology: Topology, target: Target | None, source: bytes, name: str) -> Topology:
     """Returns the topology of a target with the order of devices in which a module is compiled for it; any other one as
     it is."""
-    if target is None or topology != topology_of(of_target(target)):
+    if target is None or not is_of_target(option_text(topology), target):
         return topology
     with make_context() as context, ir.Location.unknown(context):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)

@@ -6,6 +6,9 @@ be there.
 """
 
 import dataclasses
+import functools
+import pickle
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +20,8 @@ from jax.sharding import PartitionSpec as P
 import reshard
 from reshard.compiling import optimizing
 from reshard.dialect_utils.xla import child
-from reshard.dialect_utils.xla.at_hand import CompilerAtHand
+from reshard.dialect_utils.xla.at_hand import MOST_FORMS, CompilerAtHand
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.passes.driver.base import MOST_AT_HAND
 from reshard.passes.whole_module import whole_module_check
 from reshard.planning import device_networks
 
@@ -70,14 +72,16 @@ def compiled(function, *given, **options):
 def test_the_compiler_of_the_devices_decides(asked):
     function, given = gathered(jax.devices())
     program, ours = compiled(function, given)
-    assert ours.is_rewritten and 1 < len(set(asked)) <= 1 + MOST_AT_HAND
+    assert ours.is_rewritten and 1 < len(set(asked)) <= 1 + MOST_FORMS
     assert "compiled for tpu:v5e:2x4, modelled on v5e:2x4" in ours.report.text()
     cube = jax.device_put(np.arange(64**3, dtype=np.float32).reshape(given.shape), given.sharding)
     jax.clear_caches()
     np.testing.assert_array_equal(program(cube), function(cube))
 
 
-@pytest.mark.parametrize("options", [{"at_hand": False}, {"compile_for": "cpu:8"}, {"check": False}])
+@pytest.mark.parametrize(
+    "options", [{"at_hand": False}, {"compile_for": "cpu:8"}, {"check": False}, {"layouts": "chosen"}]
+)
 def test_it_is_not_asked_where_the_caller_wants_something_else(asked, options):
     _, ours = compiled(*gathered(jax.devices()), **options)
     assert not asked and "compiled for tpu" not in ours.report.text()
@@ -110,7 +114,7 @@ def test_it_is_asked_about_a_few_forms_and_more_of_them_with_more_effort(asked, 
         _, ours = compiled(*three_conversions(jax.devices()), effort=effort)
         assert not ours.is_rewritten
         numbers.append(len(set(asked)) - 1)
-    assert numbers[0] == MOST_AT_HAND < numbers[1] <= 3 * MOST_AT_HAND
+    assert numbers[0] == MOST_FORMS < numbers[1] <= 3 * MOST_FORMS
 
 
 def three_conversions(devices):
@@ -134,6 +138,20 @@ def test_what_it_refuses_is_judged_for_cpu_devices(asked, monkeypatch):
     why = "the compiler of tpu:v5e:2x4 refuses it as it came: RuntimeError: RESOURCE_EXHAUSTED: it does not fit"
     assert ours.is_rewritten and f"compiled for CPU devices: {why}\n" in ours.report.text()
     assert ours.report.to_dict()["checks"][0]["not_judged"] == why
+
+
+def test_it_is_asked_about_no_more_modules_than_that(lasting_xla_children, monkeypatch):
+    at_hand = CompilerAtHand(lasting_xla_children(None), TARGET, jax.devices()[:8])
+    monkeypatch.setattr(child.XlaChild, "compile", lambda *_, **__: child.Compiled("ok"))
+    monkeypatch.setattr(CompilerAtHand, "_ask", lambda self, request: {"status": "ok"})
+    found = [at_hand.compile(f"module {number}", 8, target=TARGET).status for number in (0, 1, 2, 3, 4, 5, 3)]
+    assert found == ["ok"] * (1 + MOST_FORMS) + ["unasked"] * 2 + ["ok"] and at_hand.left == 0
+
+
+def test_a_report_is_data(asked):
+    _, ours = compiled(*gathered(jax.devices()))
+    assert asked and pickle.loads(pickle.dumps(ours.report.to_dict())) == ours.report.to_dict()
+    assert ours.report._session.options.at_hand is None
 
 
 def test_it_is_asked_about_no_module_on_which_xla_aborts(lasting_xla_children, monkeypatch):
@@ -160,20 +178,41 @@ def test_it_is_asked_with_the_options_of_jit(asked, monkeypatch):
     _, ours = compiled(jax.jit(given[0], compiler_options=flags), *given[1:])
     with_flags = "tpu:v5e:2x4?xla_backend_optimization_level=0&xla_cpu_enable_fast_math=false"
     assert with_flags in targets and f"compiled for {with_flags}," in ours.report.text()
+    targets.clear()
+    jax.clear_caches()
+    lowered = jax.jit(given[0], compiler_options=flags).lower(*given[1:])
+    assert f"compiled for {with_flags}," in reshard.optimize(lowered).report.text() and with_flags in targets
 
 
-def test_its_answers_are_kept(asked):
+def test_an_option_may_have_any_letters(asked):
+    function, *args = gathered(jax.devices())
+    _, ours = compiled(jax.jit(function, compiler_options={"xla_dump_hlo_pass_re": "a&b=c%"}), *args)
+    assert "compiled for tpu:v5e:2x4?xla_dump_hlo_pass_re=a%26b=c%25," in ours.report.text()
+
+
+def test_its_answers_are_kept(asked, monkeypatch, tmp_path):
+    """Both the result as a whole and each answer, which is read where the result is not there."""
+    compilers: list[str] = []
+    ask = CompilerAtHand._ask
+    monkeypatch.setattr(CompilerAtHand, "_ask", lambda self, request: compilers.append("") or ask(self, request))
+    monkeypatch.setattr(child, "shared_child", functools.cache(lambda: child.XlaChild(cache_dir=tmp_path)))
     found = []
-    for _ in range(2):  # in one line: the module has the place of the call
+    for kept in ("nothing", "all", "answers"):  # in one line: the module has the place of the call
+        for folder in tmp_path.glob("results-*") if kept == "answers" else ():
+            shutil.rmtree(folder)
         jax.clear_caches()
+        asked.clear()
         _, ours = compiled(*gathered(jax.devices()))
-        found.append((ours.report.text(), len(asked)))
-    assert found[0] == found[1]
+        found.append((ours.report.text(), bool(asked), len(compilers)))
+    child.shared_child().close()
+    texts, questions, compilations = zip(*found)
+    assert questions == (True, False, True) and len(set(compilations)) == 1 and compilations[0] > 1
+    assert len(set(texts)) == 1
 
 
 def test_what_is_judged_for_cpu_devices_after_all_is_searched_as_without_tpus(asked, monkeypatch):
     """Neither does the number of forms count there, nor is a form compiled twice."""
-    monkeypatch.setattr(whole_module_check.WholeModuleCheck, "_promises_something", ask_and_say_no)
+    monkeypatch.setattr(whole_module_check.WholeModuleCheck, "_why_not_at_hand", said_no)
     _, ours = compiled(*three_conversions(jax.devices()))
     monkeypatch.setattr(device_networks, "target_of", lambda devices: None)
     jax.clear_caches()
@@ -183,9 +222,9 @@ def test_what_is_judged_for_cpu_devices_after_all_is_searched_as_without_tpus(as
     assert not asked
 
 
-def ask_and_say_no(check) -> bool:
+def said_no(check) -> str:
     check.forms.stock = check.forms.partitioned(check.original)
-    return False
+    return "no"
 
 
 @pytest.mark.tpu
@@ -197,5 +236,6 @@ def test_the_compiler_of_tpus_decides_about_a_program_for_them():
     _, ours = compiled(*gathered(devices))
     report = ours.report.to_dict()
     (check,) = report["checks"]
+    assert check["target"] == str(TARGET) and "not_judged" not in check
     assert ours.is_rewritten and check["ours"]["bytes_received"] < check["stock"]["bytes_received"] / 4
     assert check["ours"]["modelled_us"] < check["stock"]["modelled_us"]

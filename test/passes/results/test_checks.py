@@ -7,6 +7,7 @@ import pytest
 
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.dialect_utils.xla.target_devices import places_of_partitions
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.results import checks, values_check
@@ -102,6 +103,7 @@ func.func @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> { return %a : tensor<8x8
             "v5e:2x4*1",
             (0, 2, 7, 5, 1, 3, 6, 4),
         ),  # along the ring (0, 0), (1, 0), (0, 1), (1, 1), (1, 3) ...
+        ("tpu:v5e:2x4", "v5e:2x4", (0, 2, 7, 5, 1, 3, 6, 4)),
         ("tpu:v5e:2x4", "v5p:2x2x2", None),
         ("tpu:v5e:4x4", "v5e:4x4*1", None),  # of other devices, which is an error later
         ("cpu:8", "cpu:8", None),
@@ -115,3 +117,21 @@ def test_passes_plan_for_the_order_in_which_a_target_compiles_partitions(target,
     texts = {each.topology for each in found.passes if hasattr(each, "topology")}
     assert {topology_of(each).device_order for each in texts} == {order}
     assert found.emission == "auto" and (found == pipeline) == (order is None)
+
+
+def test_the_mesh_of_a_module_with_gspmds_shardings_is_that_after_their_import():
+    """Sixteen devices as a mesh of one axis lie along a ring, as 4x4 they do not."""
+    text = """module attributes {mhlo.num_partitions = 16 : i32} {
+      func.func @main(%a: tensor<16x16xf32> {mhlo.sharding = "{devices=[4,4]<=[16]}"}) -> tensor<16x16xf32> {
+        return %a : tensor<16x16xf32>
+      }
+    }"""
+    target = Target.parse("tpu:v5e:4x4")
+    session, pipeline = Session(RunOptions(compile_for=target)), Pipeline.emitting("auto", {"topology": "v5e:4x4*1"})
+    with make_context() as context, ir.Location.unknown(context):
+        found = checks.placed(pipeline, lambda: ir.Module.parse(text), session)
+    (order,) = {topology_of(each.topology).device_order for each in found.passes if hasattr(each, "topology")}
+    square, ring = (
+        tuple(sorted(range(16), key=places_of_partitions(target, each).__getitem__)) for each in ((4, 4), (16,))
+    )
+    assert order == square != ring
