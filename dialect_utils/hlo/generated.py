@@ -5,6 +5,11 @@ XLA's compiler for TPUs writes the cycles of each fusion into the program, as th
 its own model: it knows the shapes of tiles, padding, and what fits into the memory on the chip. Its scheduler has other
 prices, made before there is any code, and a roofline has none of this. Copies between memories that start and end
 apart, and some small ops, have no price; their work stands beside the cycles.
+
+An elementwise op, a broadcast or a reduction that is no part of a fusion has a price of another kind, which does not
+count: an exponential alone is priced 1.6 to 2 times as high as a fusion of an exponential, a product and a tanh of the
+same array, and zeros written in bfloat16 at seven to ten times what the memory takes for them (`python -m
+benchmarks.overlap.generated_prices`).
 """
 
 from __future__ import annotations
@@ -17,8 +22,9 @@ from reshard.synthesis.network.program_time import LocalWork
 
 from .text import Computation, parse_module
 from .trip_counts import Scope
-from .work import Piece, ProgramWork, local_work
+from .work import ELEMENTWISE, Piece, ProgramWork, local_work
 
+_ALONE = ELEMENTWISE | {"broadcast", "reduce"}
 _CYCLES = re.compile(r'"estimated_cycles":"([1-9]\d*)"')
 
 
@@ -27,7 +33,7 @@ class Generated:
     """The local work of one run of a program.
 
     Fields:
-      cycles: of what has a price, with loops counted. others: the work of what has none, equal rows merged, sorted.
+      cycles: of what has a price that counts, loops counted. others: the work of the rest, equal rows merged, sorted.
     """
 
     cycles: int
@@ -66,7 +72,8 @@ class _PricedWork(ProgramWork):
     cycles counts."""
 
     def _row(self, computation: Computation, piece: Piece) -> tuple[int, ...]:
-        priced = _CYCLES.search(computation.instructions[piece.names[-1]].attributes)
+        last = computation.instructions[piece.names[-1]]
+        priced = None if last.opcode in _ALONE else _CYCLES.search(last.attributes)
         return *super()._row(computation, piece), int(priced[1]) if priced else 0
 
     def _weight(self, rows: Counter[tuple[int, ...]]) -> float:

@@ -57,7 +57,7 @@ from .text import (
 from .trip_counts import Scope
 from .walk import STEP, async_pieces, branches, callees, loop_runs, with_calls_inlined
 
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     ("abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan2", "atanh", "cbrt", "ceil", "clamp", "compare")
     + ("complex", "convert", "cosh", "cosine", "count-leading-zeros", "divide", "erf", "exponential")
     + ("exponential-minus-one", "floor", "imag", "is-finite", "log", "log-plus-one", "logistic", "map", "maximum")
@@ -372,7 +372,7 @@ class _Body:
             return self.size(operands[_updates(operands, position)])[0] if position < len(operands) // 2 else size
         if opcode in ("broadcast", "pad"):
             return min(size, needed)
-        if opcode in _ELEMENTWISE or opcode in _REARRANGING:
+        if opcode in ELEMENTWISE or opcode in _REARRANGING:
             whole, _ = self.size(name)
             return size if needed >= whole else -(-size * needed // whole)
         return 0 if opcode in _FREE else size
@@ -432,7 +432,7 @@ class _Loops:
             return each.opcode not in ("parameter", "constant")
         if each.opcode in _LAST_OF_LOOPS:
             return each.shape[0] != "("
-        return each.opcode in _ELEMENTWISE or each.opcode in _REARRANGING
+        return each.opcode in ELEMENTWISE or each.opcode in _REARRANGING
 
     @cached_property
     def _members(self) -> frozenset[str]:

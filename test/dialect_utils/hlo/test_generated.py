@@ -104,3 +104,15 @@ def test_what_starts_and_ends_a_collective_in_pieces_is_no_local_work():
 }}
 """)
     assert found is not None and (found.cycles, found.others) == (90, ())
+
+
+@pytest.mark.parametrize("op", ["add(%a, %a)", "broadcast(%a), dimensions={0}", "reduce(%a, %a), dimensions={}"])
+def test_what_is_no_part_of_a_fusion_has_a_price_of_another_kind(op):
+    text = f"""{HEAD}{SQUARED}ENTRY %main (a: f32[256]) -> f32[256] {{
+  %a = f32[256]{{0}} parameter(0)
+  %s = f32[256]{{0}} {op}, backend_config={{"estimated_cycles":"5000"}}
+  ROOT {squared("b", "s", 100)}
+}}
+"""
+    found = generated_in(text)
+    assert found is not None and found.cycles == 100 and sum(each.bytes_moved for each in found.others) > 1024
