@@ -3,7 +3,8 @@
 
 A device computes one op after the other, in the order of the schedule; what stands between the start of a collective
 and its end runs beside it. Work hides one collective at a time, the one that started first, or a pair of permutes: they
-go different ways. Loops and branches between the two count nothing.
+go different ways. Of permutes that go the same way it hides the largest; a small one may start early and end late.
+Loops and branches between the two count nothing.
 
 A permute that is under way while the device waits for another one, which goes the other way round, moves on meanwhile:
 they share no link. So one of such a pair is hidden by the other, as far as that one is waited for.
@@ -144,7 +145,14 @@ def _started(module: HloModule, instruction: Instruction, ops: dict[str, list[Co
 
 def _hidden_by(running: dict[str, _UnderWay], ops: dict[str, list[CollectiveOp]]) -> list[str]:
     """Returns the collectives behind which work that runs now is hidden."""
-    first, *others = running
+    of_way: dict[object, str] = {}  # the largest of those that go one way, in the order in which ways are first taken
+    for start, each in running.items():
+        collective = ops[each.name][0].collective
+        way = collective.pairs if collective.kind == _PERMUTE else start
+        largest = of_way.setdefault(way, start)
+        if collective.bytes_before > ops[running[largest].name][0].collective.bytes_before:
+            of_way[way] = start
+    first, *others = of_way.values()
     collective = ops[running[first].name][0].collective
     if collective.kind != _PERMUTE:
         return [first]

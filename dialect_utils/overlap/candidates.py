@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from reshard.synthesis.common.numbers import counted
+from reshard.synthesis.forms.platforms import TPU
 from reshard.synthesis.hierarchy.redistributions import REDUCING, InGroups
 from reshard.synthesis.network.cost import collective_time_s, crossed_level
 from reshard.synthesis.network.topology import Topology
@@ -53,6 +54,9 @@ _CHAINS = 2
 _BLOCKS_HELD = 4  # of an operand, at once: two that travel, at both ends
 _SUMS_BITS = 32
 _BLOCKS_SLOWER = 1.1  # than the same operations in one product: compilers tile large ones better, and fuse more
+# The scheduler of TPUs' compiler prices products so many times as long as they take, and starts a hop of a ring as late
+# as it hides behind one by that price (docs/overlap.md).
+_PRICE_OF_PRODUCTS = 3
 _CONVERT = "stablehlo.convert"
 _AFTER, _BEFORE = ("all_gather", "all_to_all"), ("reduce_scatter", "all_to_all", "all_reduce")
 
@@ -270,7 +274,9 @@ def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
         level = crossed_level(topology, devices, collective.flat)
         hops = Hops.of(n, both_ways=level is not None and level.kind in _GRIDS)
         if candidate.uses:
-            spans = gathered(hops, block_s, hop_s(rings.pairs(1)))
+            hop = hop_s(rings.pairs(1))
+            is_late = topology.platform == TPU and _PRICE_OF_PRODUCTS * block_s >= hop
+            spans = gathered(hops, block_s, hop, is_late=is_late)
         else:
             chains = 1 if math.gcd(*present(candidate.made_by).sizes) % (_CHAINS * n) else _CHAINS
             add_s = 3 * block_bytes / topology.memory_bandwidth_bytes_per_s

@@ -6,7 +6,8 @@ time. A block is multiplied when it is there, or, if its product is what travels
 left is who waits for whom:
 
 - **gather**: the own block is multiplied while the first ones come. Hop h ends at h hops; products wait for their
-  block.
+  block. Or a block is passed on *late*, behind its product, as compilers do that expect the product of another block to
+  be long enough for a hop.
 - **scatter**: a sum leaves after its product. At each hop it waits for the next term, or the term for the sum; while
   they are added, this sum does not travel. So there should be several: one goes each way, or blocks travel in parts.
   The own term comes last.
@@ -123,21 +124,29 @@ def one_after_the_other(*parts: tuple[str, float, str]) -> list[Span]:
     return spans
 
 
-def gathered(hops: Hops, block_s: float, hop_s: float) -> list[Span]:
+def gathered(hops: Hops, block_s: float, hop_s: float, *, is_late: bool = False) -> list[Span]:
     """Returns the spans of products of blocks that come around a ring.
+
+    Args:
+      is_late: whether each block is passed on behind its product, not when it is there.
 
     Example: three of four products run while blocks come, or the other way round.
       >>> [end_s(gathered(Hops(*hops), *seconds)) for hops, *seconds in
       ...     [((3, 0), 4.0, 1.0), ((3, 0), 1.0, 4.0), ((2, 1), 1.0, 4.0)]]
       [16.0, 13.0, 9.0]
+      >>> [end_s(gathered(Hops(*hops), 1.0, 4.0, is_late=True)) for hops in ((3, 0), (2, 1))]
+      [15.0, 10.0]
     """
     now, spans = block_s, [Span(COMPUTING, 0.0, block_s, "own")]
+    sends = {False: 0.0, True: 0.0}  # when the next hop may start, by whether it goes back
     for hop, offsets in enumerate(hops.rounds(), 1):
         for offset in offsets:
-            name = f"{abs(offset)}"
-            spans.append(Span(_WAYS[offset > 0], (hop - 1) * hop_s, hop * hop_s, name))
-            start, now = max(now, hop * hop_s), max(now, hop * hop_s) + block_s
-            spans.append(Span(COMPUTING, start, now, name + "-" * (offset > 0)))
+            name, way = f"{abs(offset)}", offset > 0
+            arrives = sends[way] + hop_s
+            spans.append(Span(_WAYS[way], sends[way], arrives, name))
+            start, now = max(now, arrives), max(now, arrives) + block_s
+            spans.append(Span(COMPUTING, start, now, name + "-" * way))
+            sends[way] = now if is_late else arrives
     return spans
 
 

@@ -192,3 +192,20 @@ class TestInPieces:
     def test_the_memory_that_it_goes_through_is_no_local_work(self):
         """Each product reads a tile, once as both operands in a fusion, and writes one."""
         assert work_in(IN_PIECES) == (LocalWork(FLOPS, 2 * self.tile), LocalWork(FLOPS, 3 * self.tile))
+
+
+def test_a_small_permute_that_is_under_way_for_long_hides_nothing_of_a_large_one():
+    """One row goes the same way as the blocks of a ring, from the beginning to the end."""
+    small = start("small").replace("f32[64,64]", "f32[1,64]").replace("(%a)", "(%row)")
+    lines = (
+        "%row = f32[1,64]{1,0} slice(%a), slice={[0:1], [0:64]}",
+        small,
+        start("s"),
+        product("x"),
+        done("s"),
+        start("t"),
+        product("y"),
+        done("t"),
+        "%smalld = f32[1,64]{1,0} collective-permute-done(%small)",
+    )
+    assert [each.flops for each in hidden_of(*lines) if each.collective.bytes_before > 1000] == [FLOPS, FLOPS]
