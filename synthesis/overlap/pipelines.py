@@ -23,6 +23,7 @@ And without blocks, in a loop:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -139,14 +140,13 @@ def gathered(hops: Hops, block_s: float, hop_s: float, *, is_late: bool = False)
     """
     now, spans = block_s, [Span(COMPUTING, 0.0, block_s, "own")]
     sends = {False: 0.0, True: 0.0}  # when the next hop may start, by whether it goes back
-    for hop, offsets in enumerate(hops.rounds(), 1):
-        for offset in offsets:
-            name, way = f"{abs(offset)}", offset > 0
-            arrives = sends[way] + hop_s
-            spans.append(Span(_WAYS[way], sends[way], arrives, name))
-            start, now = max(now, arrives), max(now, arrives) + block_s
-            spans.append(Span(COMPUTING, start, now, name + "-" * way))
-            sends[way] = now if is_late else arrives
+    for offset in itertools.chain.from_iterable(hops.rounds()):
+        name, way = f"{abs(offset)}", offset > 0
+        arrives = sends[way] + hop_s
+        spans.append(Span(_WAYS[way], sends[way], arrives, name))
+        start, now = max(now, arrives), max(now, arrives) + block_s
+        spans.append(Span(COMPUTING, start, now, name + "-" * way))
+        sends[way] = now if is_late else arrives
     return spans
 
 
