@@ -57,6 +57,9 @@ _BLOCKS_SLOWER = 1.1  # than the same operations in one product: compilers tile 
 # The scheduler of TPUs' compiler prices products so many times as long as they take, and starts a hop of a ring as late
 # as it hides behind one by that price (docs/overlap.md).
 _PRICE_OF_PRODUCTS = 3
+# There, blocks of a result are written by ops of their own: the products' code has read and written them once more, and
+# the zeros that they take the place of.
+_WRITTEN_APART = 3
 _CONVERT = "stablehlo.convert"
 _AFTER, _BEFORE = ("all_gather", "all_to_all"), ("reduce_scatter", "all_to_all", "all_reduce")
 
@@ -425,6 +428,8 @@ def _products_s(candidate: Candidate, topology: Topology) -> tuple[float, float]
             shapes[1 - use.operand] = _part(shapes[1 - use.operand], role.other, candidate.members)
         block = product.sized(*shapes)
         block_s += block.seconds(topology, 2 * block.result_bytes)  # a sum so far, or what it is written into
+        if topology.platform == TPU and role.kind != "contracted":
+            block_s += _WRITTEN_APART * block.result_bytes / topology.memory_bandwidth_bytes_per_s
     for product, dim in candidate.made_by.products if candidate.made_by else ():
         whole_s += product.sized(*product.shapes).seconds(topology)
         shapes = list(product.shapes)
