@@ -207,7 +207,7 @@ class Search:
             goal_s = self._goal_beside(wholes)
             islands.measure(lambda at: choice.attempted(sets[at]), goal_s)
             self._estimate_best(choice)
-            tried = 1 if goal_s == math.inf else len(choice.outcomes)
+            tried = 1 if goal_s >= none.seconds else len(choice.outcomes)
             while not choice.best and tried < len(choice.outcomes):  # none will do: other sets, while there is room
                 tried = len(choice.outcomes)
                 choice.run(())
