@@ -16,7 +16,6 @@ from collections.abc import Iterator
 
 from reshard.dialect_utils.xla.child import shared_child
 from reshard.dialect_utils.xla.compile_targets import Target
-from reshard.dialect_utils.xla.schedule_estimates import cycles_per_second
 from reshard.passes.sites.network import SiteNetwork, of_target
 from reshard.synthesis.common.text_table import markdown_table
 
@@ -61,8 +60,7 @@ def _cells(text: str, rows: int, columns: int) -> Iterator[list[str]]:
             if not compiled.is_ok or compiled.scheduled_text is None:
                 raise SystemExit(f"error: {name} on {text}: {compiled.reason}")
             found = re.findall(r"(?:ROOT )?%([\w-]+)[^\n]*\"estimated_cycles\":\"(\d+)\"", compiled.scheduled_text)
-            clock = cycles_per_second(compiled.scheduled_text) or _CYCLES_PER_SECOND[target.model]
-            memory = arrays * size * rows * columns / bandwidth * clock
+            memory = arrays * size * rows * columns / bandwidth * _CYCLES_PER_SECOND[target.model]
             cycles = sum(int(each) for _, each in found)
             names = ", ".join(each for each, _ in found)
             yield [text, name, element, names, f"{cycles:,}", f"{memory:,.0f}", f"{cycles / memory:.2f}"]

@@ -126,13 +126,14 @@ def placed(pipeline: Pipeline, parse_original: Callable[[], ir.Module], session:
     target = session.options.compile_for
     if target is None or target.platform != "tpu" or session.options.at_hand is not None:
         return pipeline
-    from reshard.dialect_utils.analysis.layout_check import devices_of
     from reshard.dialect_utils.ir.diagnostics import DiagnosedError
     from reshard.passes.driver.base import Session
-    from reshard.passes.sites.network import NetworkOptions, is_of_target, of_target_for
+    from reshard.passes.sites import network
 
     unplaced = [
-        each for each in pipeline.passes if isinstance(each, NetworkOptions) and is_of_target(each.topology, target)
+        each
+        for each in pipeline.passes
+        if isinstance(each, network.NetworkOptions) and network.is_of_target(each.topology, target)
     ]
     if not unplaced:
         return pipeline
@@ -140,12 +141,9 @@ def placed(pipeline: Pipeline, parse_original: Callable[[], ir.Module], session:
         module = parse_original()
         imports = tuple(each for each in pipeline.passes if each.states_shardings)
         replace(pipeline, elements=imports).run(module, Session(session.options))
+        own = {id(each): replace(each, topology=network.placed(each.topology, target, module)) for each in unplaced}
     except DiagnosedError:  # the pipeline will say so at its place
         return pipeline
-    if devices_of(module) != target.devices:
-        return pipeline
-    text = of_target_for(target, module)
-    own = {id(each): replace(each, topology=text) for each in unplaced}
     elements = [own.get(id(each), each) for each in pipeline.elements]
     return replace(pipeline, elements=tuple(elements))
 

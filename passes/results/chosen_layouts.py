@@ -27,7 +27,7 @@ from reshard.dialect_utils.ir.functions import functions_of, has_body
 from reshard.dialect_utils.ir.ops import CONSTANTS, CONSTRAINTS
 from reshard.dialect_utils.platform import compat, progress
 from reshard.dialect_utils.platform.bindings import ir
-from reshard.dialect_utils.xla import at_hand
+from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.child import comparable_estimates
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
@@ -184,7 +184,7 @@ class _Contest:
     ):
         self._parse, self._pipeline, self._session, self._value_bytes = parse_original, pipeline, session, value_bytes
         self._network, self._target = _planning(pipeline).network, session.options.compile_for  # pyright: ignore[reportOptionalMemberAccess]
-        self._child = at_hand.asked(session.options.at_hand, session.options.xla_child)
+        self._child = session.options.xla_child or xla_child.shared_child()
         self._devices = devices_of(given)
         self._criterion = ModuleCriterion(BETTER, self._network, self._devices)
         self._check = check

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.diagnostics import error_at
 from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.shardings.sdy_shardings import module_meshes
@@ -238,6 +239,14 @@ def is_of_target(text: str, target: Target) -> bool:
     if UNKNOWN in (text, own):
         return False
     return replace(topology_of(text), name="") == replace(topology_of(own), name="")
+
+
+def placed(text: str, target: Target, module: ir.Module) -> str:
+    """Returns the topology of a target, as the text of an option, with the order in which the target's compiler gets
+    the partitions of a module (`of_target_for`); any other one, and that of a module for other devices, as it is."""
+    if not is_of_target(text, target) or devices_of(module) != target.devices:
+        return text
+    return of_target_for(target, module)
 
 
 def of_target_for(target: Target, module: ir.Module) -> str:

@@ -176,6 +176,7 @@ class WholeModuleCheck:
       by their names; `_numbered`, the module as it came, compiled with numbers for its ops; `_least_local_s`, the time
       of the forms' local work; and `said_importing`, what the passes said that state how the module is sharded.
       `_listed`, the module as it came, compiled so for another target, if a report is to list what it sends.
+      `_not_judged`, why the compiler of devices at hand does not decide, in words; empty if it does, or if none is.
     """
 
     def __init__(self, original: ir.Module, pipeline: Pipeline, session: Session, policy: str, takes_over: bool):

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from reshard.compiling.optimizing import Report, network_asked_for, optimized_module, source_of, target_of
 from reshard.configuration import contexts
 from reshard.configuration.settings import resolved
-from reshard.dialect_utils.analysis.layout_check import devices_of
 from reshard.dialect_utils.ir.module_files import ModuleFile
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.xla.child import XlaChild, shared_child
 from reshard.passes.driver.registry import COMPARED, MANUAL
-from reshard.passes.sites.network import is_of_target, of_target, of_target_for, option_text, topology_of
+from reshard.passes.sites.network import of_target, option_text, placed, topology_of
 from reshard.passes.traffic import ledger_text
 from reshard.passes.traffic.bounds import bounds_of_rows
 from reshard.passes.traffic.ledger import Ledger, ledger_of
@@ -141,7 +140,7 @@ def of_source(
       target: what to compile for; None for CPU devices.
       file: the name to show for the file of a text; None for the name of the module.
     """
-    child, topology = child or shared_child(), _placed(topology, target, source, name)
+    child = child or shared_child()
     how = {"target": target, "file": file or f"<{name}>"}
     stock = _ledger(source, name, child, topology, **how)
     if not with_ours:
@@ -159,17 +158,9 @@ def of_source(
     return Traffic(name, stock, ours, optimized.report)
 
 
-def _placed(topology: Topology, target: Target | None, source: bytes, name: str) -> Topology:
-    """Returns the topology of a target with the order of devices in which a module is compiled for it; any other one as
-    it is."""
-    if target is None or not is_of_target(option_text(topology), target):
-        return topology
-    with make_context() as context, ir.Location.unknown(context):
-        module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
-        return topology_of(of_target_for(target, module)) if devices_of(module) == target.devices else topology
-
-
 def _ledger(source: bytes, name: str, child: XlaChild, topology: Topology, **how: Any) -> Ledger:
     with make_context() as context, ir.Location.unknown(context):
         module = ModuleFile(f"<{name}>", source).chunks()[0].parse(context)
+        if (target := how["target"]) is not None:  # each where its own mesh is put
+            topology = topology_of(placed(option_text(topology), target, module))
         return ledger_of(module, child, topology, keeps_steps=True, **how)

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 import reshard
 from reshard.compiling import optimizing
-from reshard.dialect_utils.xla import child
+from reshard.dialect_utils.xla import child, worker
 from reshard.dialect_utils.xla.at_hand import MOST_FORMS, CompilerAtHand
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.whole_module import whole_module_check
@@ -146,6 +146,20 @@ def test_it_is_asked_about_no_more_modules_than_that(lasting_xla_children, monke
     monkeypatch.setattr(CompilerAtHand, "_ask", lambda self, request: {"status": "ok"})
     found = [at_hand.compile(f"module {number}", 8, target=TARGET).status for number in (0, 1, 2, 3, 4, 5, 3)]
     assert found == ["ok"] * (1 + MOST_FORMS) + ["unasked"] * 2 + ["ok"] and at_hand.left == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "is_passing"),
+    [
+        ("RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.", False),
+        ("RESOURCE_EXHAUSTED: Failed to load the program", True),
+        ("INVALID_ARGUMENT: no such option", False),
+    ],
+)
+def test_what_a_busy_device_refuses_is_not_kept(message, is_passing, monkeypatch):
+    monkeypatch.setattr(worker, "compiled_at_hand", lambda *_: {"status": "error", "message": message})
+    reply = CompilerAtHand(child.XlaChild(uses_cache=False), TARGET, jax.devices()[:8])._ask({})
+    assert reply["is_passing"] == is_passing
 
 
 def test_a_report_is_data(asked):
