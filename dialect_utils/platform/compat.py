@@ -100,13 +100,15 @@ def load_executable(module, devices: Sequence, options):
 
 
 def compile_ahead_of_time(module, devices: Sequence, options):
-    """Compiles an MLIR module for devices of a topology, or of this process, and returns the executable, which is not
-    on the devices; but where the client of those of this process only compiles for what it loads."""
+    """Compiles an MLIR module for devices of a topology, or attached ones, and returns the executable, which is not on
+    the devices; but where the client of those of this process only compiles for what it loads. Nothing is loaded for
+    devices of several processes, which all would have to."""
     xla_client, client = _xla_client(), devices[0].client
     try:
         return client.compile(module, executable_devices=xla_client.DeviceList(tuple(devices)), compile_options=options)
     except Exception as error:
-        if not re.match("NOT_FOUND: No compiler|UNIMPLEMENTED", str(error)) or not are_attached(devices):
+        only_loads = re.match("NOT_FOUND: No compiler|UNIMPLEMENTED", str(error))
+        if not only_loads or not are_attached(devices) or process_count(devices) > 1:
             raise
     return load_executable(module, devices, options)
 
@@ -316,6 +318,11 @@ def are_attached(devices: Sequence) -> bool:
 
     clients = list(xla_bridge.backends().values())
     return all(any(device.client is client for client in clients) for device in devices)
+
+
+def process_count(devices: Sequence) -> int:
+    """Returns how many processes own some of the devices."""
+    return len({device.process_index for device in devices})
 
 
 def lowered_devices(lowered) -> tuple:

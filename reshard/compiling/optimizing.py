@@ -238,7 +238,7 @@ def optimized_module(
     Raises: DiagnosedError if the module cannot be read or Shardy refuses it.
     """
     members, checks = agreement.members_of(devices), _Checks.of(settings)
-    at_hand = _compiler_at_hand(settings, devices, compiled_with) if checks.compiles else None
+    at_hand = _compiler_at_hand(settings, devices, compiled_with, members) if checks.compiles else None
     settings = _for_devices(settings, devices)
     session, pipeline = _session(settings, at_hand), _pipeline(settings)
     key = result_cache.key(source, pipeline, session, is_checked=checks.compiles, value_bytes=checks.value_bytes)
@@ -487,7 +487,7 @@ def target_in(settings: Mapping[str, Any]) -> Target | None:
 def _platform_of(devices: Sequence[Any]) -> str:
     """Returns the platform in whose forms collectives between some devices are written."""
     platform = platform_of(devices[0].platform)
-    is_in_one_process = len({each.process_index for each in devices}) == 1
+    is_in_one_process = compat.process_count(devices) == 1
     return platform if platform != CPU or is_in_one_process else GLOO
 
 
@@ -530,16 +530,19 @@ def _pipeline(settings: Mapping[str, Any]) -> Pipeline:
 
 
 def _compiler_at_hand(
-    settings: Mapping[str, Any], devices: Sequence[Any], compiled_with: CompiledWith
+    settings: Mapping[str, Any], devices: Sequence[Any], compiled_with: CompiledWith, members: Sequence[int]
 ) -> CompilerAtHand | None:
     """Returns what asks the compiler of the devices, if it is to be asked and the caller names no target; else None.
 
-    It is not asked by one of several processes, which might not decide alike, and not about layouts that are chosen:
+    It is not asked by processes that do not agree, which might not decide alike, and not about layouts that are chosen:
     programs that are compared have one judge.
+
+    Args:
+      members: the processes that agree on the program, of which one asks; see `agreement.members_of`.
     """
     is_asked = settings["at_hand"] and not settings["compile_for"] and settings["layouts"] == GIVEN
     target = device_networks.target_of(devices) if is_asked else None
-    if target is None or len({each.process_index for each in devices}) > 1 and compat.are_attached(devices):
+    if target is None or not members and compat.process_count(devices) > 1 and compat.are_attached(devices):
         return None
     flags, levels = compiled_with
     if "" in flags.values():  # which the text of a target does not have

@@ -57,8 +57,8 @@ def mesh_of(devices) -> Mesh:
     return Mesh(np.array(devices).reshape(4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 
 
-def cube_on(mesh: Mesh):
-    values = np.arange(16**3, dtype=np.float32).reshape(16, 16, 16)
+def cube_on(mesh: Mesh, side: int = 16):
+    values = np.arange(side**3, dtype=np.float32).reshape((side,) * 3)
     sharding = NamedSharding(mesh, ROWS_AND_PLANES)
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
@@ -85,13 +85,13 @@ def told_of(result) -> dict:
 
 def is_doubled(output) -> bool:
     """Returns whether this process's shards are the result of `into_columns`."""
-    values = 2 * np.arange(16**3, dtype=np.float32).reshape(16, 16, 16)
+    values = 2 * np.arange(output.size, dtype=np.float32).reshape(output.shape)
     return all(np.array_equal(np.asarray(shard.data), values[shard.index]) for shard in output.addressable_shards)
 
 
-def optimized(name: str, mesh: Mesh, **options) -> dict:
+def optimized(name: str, mesh: Mesh, side: int = 16, **options) -> dict:
     """Optimizes, compiles and runs one program, and returns digests of the results and whether they are right."""
-    cube = cube_on(mesh)
+    cube = cube_on(mesh, side)
     result = reshard.optimize(into_columns(name, mesh).lower(cube), **options)
     return {**told_of(result), "is_right": is_doubled(result.compile()(cube))}
 
@@ -190,6 +190,28 @@ def another_module(process: int, folder: Path) -> dict:
     return {"is_rewritten": result.is_rewritten, "report": result.report.text()}
 
 
+def at_hand(process: int, folder: Path) -> dict:
+    """CPU devices stand for TPUs: XLA for CPU devices is their compiler, which loads what it compiles."""
+    from reshard.compiling import optimizing
+    from reshard.dialect_utils.xla import worker
+    from reshard.dialect_utils.xla.compile_targets import Target
+    from reshard.planning import device_networks
+
+    device_networks.target_of = lambda devices: Target.parse("tpu:v5e:2x4")
+    device_networks.topology_of = lambda devices: "v5e:2x4"
+    optimizing._platform_of = lambda devices: "tpu"
+    compat.compile_ahead_of_time = compat.load_executable
+    asked, ask = [], worker.compiled_at_hand
+
+    def watched(request, devices, levels):
+        asked.append(ask(request, devices, levels))
+        return asked[-1]
+
+    worker.compiled_at_hand = watched
+    told = optimized("cube", mesh_of(jax.devices()), side=64)
+    return {**told, "asked": [each["status"] for each in asked]}
+
+
 def missing(process: int, folder: Path) -> dict:
     """Process 1 compiles without reshard; the program still runs."""
     mesh = mesh_of(jax.devices())
@@ -254,6 +276,7 @@ SCENARIOS = {
         another_option,
         another_version,
         another_module,
+        at_hand,
         missing,
         late,
         late_lead,

@@ -75,6 +75,22 @@ def test_two_processes_share_a_program(job):
 
 @pytest.mark.draws
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_one_process_asks_the_compiler_of_the_devices_for_all(job, processes):
+    told = job("at_hand", processes, variables={"RESHARD_TOPOLOGY": "v5e:2x4"})
+    assert_same_in_all(told)
+    assert told[0]["is_rewritten"] and all(each["is_right"] and not each["warnings"] for each in told)
+    assert "compiled for tpu:v5e:2x4, modelled on v5e:2x4" in told[0]["report"]
+    assert set(told[0]["asked"]) == {"ok"} and not any(each["asked"] for each in told[1:])
+
+
+def test_processes_that_do_not_agree_do_not_ask_it(job):
+    told = job("at_hand", 2, variables={"RESHARD_AGREEMENT": "off", "RESHARD_TOPOLOGY": "v5e:2x4"})
+    assert not any(each["asked"] for each in told) and "compiled for tpu" not in told[0]["report"]
+
+
+@pytest.mark.draws
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "processes", "tolerance"),
     [("issue_21562", 2, 0), ("issue_21562", 4, 0), ("llama_train_step", 2, 2e-5)],
