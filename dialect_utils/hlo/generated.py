@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from reshard.synthesis.network.program_time import LocalWork
 
-from .text import Computation, parse_module
+from .text import Computation, Instruction, parse_module
 from .trip_counts import Scope
 from .work import ELEMENTWISE, Piece, ProgramWork, local_work
 
@@ -67,14 +67,18 @@ def generated_in(hlo_text: str) -> Generated | None:
     return Generated(sum(cycles * runs for (*_, cycles), runs in rows.items()), local_work(others))
 
 
+def cycles_of(instruction: Instruction) -> int:
+    """Returns the cycles of an instruction by the code generator; 0 if it has no price, or one that does not count."""
+    priced = None if instruction.opcode in _ALONE else _CYCLES.search(instruction.attributes)
+    return int(priced[1]) if priced else 0
+
+
 class _PricedWork(ProgramWork):
     """Files each piece of work with its cycles, 0 for one without a price. Of a conditional the branch with the most
     cycles counts."""
 
     def _row(self, computation: Computation, piece: Piece) -> tuple[int, ...]:
-        last = computation.instructions[piece.names[-1]]
-        priced = None if last.opcode in _ALONE else _CYCLES.search(last.attributes)
-        return *super()._row(computation, piece), int(priced[1]) if priced else 0
+        return *super()._row(computation, piece), cycles_of(computation.instructions[piece.names[-1]])
 
     def _weight(self, rows: Counter[tuple[int, ...]]) -> float:
         return sum(row[3] * runs for row, runs in rows.items())

@@ -16,7 +16,7 @@ It runs once. So it counts where it starts, and hides behind the work of its ste
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ..platform.typed import present
@@ -155,9 +155,38 @@ def with_calls_inlined(module: HloModule) -> HloModule:
         return module
     if not _can_be_inlined(module):
         return module
-    inliner = _Inliner(module.computations)
+    inliner = _Inliner(module.computations, lambda each: each.opcode == "call", "to_apply")
     found = {name: inliner.inlined(name) for name in module.computations}
     return replace(module, computations=found, entry=found[module.entry.name])
+
+
+def with_fusions_inlined(module: HloModule, computation: Computation) -> Computation:
+    """Returns the computation of a fusion whose fusions are replaced by what they compute, but for those in which a
+    collective starts or ends.
+
+    Example:
+      >>> from .text import parse_module
+      >>> module = parse_module('''HloModule m
+      ... %negated (p: f32[4]) -> f32[4] {
+      ...   %p = f32[4]{0} parameter(0)
+      ...   ROOT %n = f32[4]{0} negate(%p)
+      ... }
+      ... %fused (q: f32[4]) -> f32[4] {
+      ...   %q = f32[4]{0} parameter(0)
+      ...   ROOT %f = f32[4]{0} fusion(%q), kind=kLoop, calls=%negated
+      ... }
+      ... ENTRY %main (a: f32[4]) -> f32[4] {
+      ...   %a = f32[4]{0} parameter(0)
+      ...   ROOT %c = f32[4]{0} fusion(%a), kind=kLoop, calls=%fused
+      ... }''')
+      >>> list(with_fusions_inlined(module, module.computations["fused"]).instructions)
+      ['q', 'f/p', 'f/n', 'f']
+    """
+
+    def is_inlined(each: Instruction) -> bool:
+        return each.opcode == "fusion" and all(piece.role == STEP for piece in async_pieces(module, each))
+
+    return _Inliner(module.computations, is_inlined, "calls").inlined(computation.name)
 
 
 def name_in_text(instruction: Instruction) -> str:
@@ -185,16 +214,21 @@ def _can_be_inlined(module: HloModule) -> bool:
 
 
 class _Inliner:
-    """Inlines calls. State: `_found`, the computations without calls, by name."""
+    """Inlines calls, or what else runs one computation once.
 
-    def __init__(self, computations: dict[str, Computation]):
-        self._computations = computations
+    Args:
+      is_call: whether an instruction is inlined. callee: its attribute that names what it runs.
+    State: `_found`, the computations without calls, by name.
+    """
+
+    def __init__(self, computations: dict[str, Computation], is_call: Callable[[Instruction], bool], callee: str):
+        self._computations, self._is_call, self._callee = computations, is_call, callee
         self._found: dict[str, Computation] = {}
 
     def inlined(self, name: str) -> Computation:
         if name not in self._found:
             own = self._computations[name]
-            has_calls = any(each.opcode == "call" for each in own.instructions.values())
+            has_calls = any(self._is_call(each) for each in own.instructions.values())
             self._found[name] = self._without_calls(own) if has_calls else own
         return self._found[name]
 
@@ -210,7 +244,7 @@ class _Inliner:
             for operand in operands:
                 if (whole := operand.split("#")[0]) in tuples:
                     body[whole] = tuples.pop(whole)
-            if each.opcode != "call":
+            if not self._is_call(each):
                 body[name] = each
                 continue
             *steps, root = self._body_of(each)
@@ -225,7 +259,7 @@ class _Inliner:
 
     def _body_of(self, call: Instruction) -> list[Instruction]:
         """Returns the instructions that a call runs, named after it, the root last."""
-        callee = self.inlined(present(call.callee("to_apply")))
+        callee = self.inlined(present(call.callee(self._callee)))
         found = []
         for each in callee.instructions.values():
             name = f"{call.name}/{each.name}"

@@ -55,7 +55,7 @@ from .text import (
     tuple_elements,
 )
 from .trip_counts import Scope
-from .walk import STEP, async_pieces, branches, callees, loop_runs, with_calls_inlined
+from .walk import STEP, async_pieces, branches, callees, loop_runs, with_calls_inlined, with_fusions_inlined
 
 ELEMENTWISE = frozenset(
     ("abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan2", "atanh", "cbrt", "ceil", "clamp", "compare")
@@ -284,13 +284,12 @@ def operands_of(module: HloModule, computation: Computation) -> dict[str, list[s
 
 
 def _work_of_fusion(module: HloModule, fusion: Instruction, reads_lines: bool = False) -> tuple[int, int]:
-    """Returns FLOPs and bytes of a fusion, which is one loop; fusions inside add FLOPs."""
+    """Returns FLOPs and bytes of a fusion, which is one loop with those inside of it."""
     if any(piece.role != STEP for piece in async_pieces(module, fusion)):
         return 0, 0  # it starts or ends a collective
-    computation = module.computations[str(fusion.callee("calls"))]
+    computation = with_fusions_inlined(module, module.computations[str(fusion.callee("calls"))])
     inside = computation.instructions.values()
     flops = sum(flops_of(computation, each) for each in inside if each.opcode not in _FREE)
-    flops += sum(_work_of_fusion(module, each)[0] for each in inside if each.opcode == "fusion")
     read, written = _Loops(computation, is_fused=True, is_one=True).bytes_of_all(_in_place(fusion))
     return flops, read + written + (_unused_of_lines(computation, read) if reads_lines else 0)
 

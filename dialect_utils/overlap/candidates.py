@@ -19,13 +19,13 @@ collective there may be several, and other ops between (`cones`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from reshard.synthesis.common.numbers import counted
 from reshard.synthesis.forms.platforms import TPU
 from reshard.synthesis.hierarchy.redistributions import REDUCING, InGroups
-from reshard.synthesis.network.cost import collective_time_s, crossed_level
+from reshard.synthesis.network.cost import collective_time_s, crossed_level, places_of, shared_by_permutes
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.overlap.pipelines import (
     COMPUTING,
@@ -38,7 +38,7 @@ from reshard.synthesis.overlap.pipelines import (
     scattered,
     swapped,
 )
-from reshard.synthesis.overlap.rings import Hops, Rings, nearest
+from reshard.synthesis.overlap.rings import Hops, Pair, Rings, nearest
 from reshard.synthesis.programs.traffic import Collective
 
 from ..hierarchy.explicit_collectives import ExplicitCollective, NotPlannable, explicit_collectives
@@ -50,6 +50,7 @@ from .cones import DOT, Cone, Made
 from .products import DotProduct, Role, Shape
 
 _GRIDS = frozenset({"ring", "torus"})  # each direction of a connection carries its own blocks
+_WORTH_BOTH_WAYS = 1.9  # of a hop, that one each way takes less
 _CHAINS = 2
 _BLOCKS_HELD = 4  # of an operand, at once: two that travel, at both ends
 _SUMS_BITS = 32
@@ -273,17 +274,15 @@ def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
         sends = [hop_s(rings.pairs(offset)) for offset in range(1, n)]
         spans = swapped(block_s, sends, is_sent=not candidate.uses)
     else:
-        rings = nearest(collective.groups, hop_s)
-        level = crossed_level(topology, devices, collective.flat)
-        hops = Hops.of(n, both_ways=level is not None and level.kind in _GRIDS)
+        rings, hop, both_ways = _rings(candidate, topology, hop_s)
+        hops = Hops.of(n, both_ways=both_ways)
         if candidate.uses:
-            hop = hop_s(rings.pairs(1))
             is_late = topology.platform == TPU and _PRICE_OF_PRODUCTS * block_s >= hop
             spans = gathered(hops, block_s, hop, is_late=is_late)
         else:
             chains = 1 if math.gcd(*present(candidate.made_by).sizes) % (_CHAINS * n) else _CHAINS
             add_s = 3 * block_bytes / topology.memory_bandwidth_bytes_per_s
-            spans = scattered(hops, block_s, add_s, hop_s(rings.pairs(1)), chains)
+            spans = scattered(hops, block_s, add_s, hop, chains)
     held_bytes = _BLOCKS_HELD * block_bytes + sum(map(candidate.sum_bytes, candidate.uses))
     held_bytes += collective.flat.bytes_after * candidate.is_used_whole
     received_bytes = block_bytes * (n - 1)
@@ -296,6 +295,31 @@ def pipeline_of(candidate: Candidate, topology: Topology) -> Pipeline:
         candidate, rings, hops, chains, tuple(spans), _as_it_is(candidate, flat_s, whole_s),
         collective.flat.largest_tile_bytes, held_bytes, received_bytes,
     )  # fmt: skip
+
+
+def _rings(
+    candidate: Candidate, topology: Topology, hop_s: Callable[[Sequence[Pair]], float]
+) -> tuple[Rings, float, bool]:
+    """Returns the rings around which blocks travel, the time of a hop, and whether they go both ways at once: where
+    both share links, a hop takes longer, and is half as many.
+
+    Args:
+      hop_s: the time of a permute of a block, from its pairs.
+    """
+    collective = candidate.collective
+    devices = collective.mesh.devices
+    level = crossed_level(topology, devices, collective.flat)
+    if level is None or level.kind not in _GRIDS:
+        rings = nearest(collective.groups, hop_s)
+        return rings, hop_s(rings.pairs(1)), False
+
+    def both_s(pairs: Sequence[Pair]) -> float:
+        back = [(there, here) for here, there in pairs]
+        return hop_s(pairs) * (1 + shared_by_permutes(topology, devices, pairs, back))
+
+    rings = nearest(collective.groups, both_s, places_of(topology, devices, collective.groups[0]))
+    one_s, both = hop_s(rings.pairs(1)), both_s(rings.pairs(1))
+    return (rings, both, True) if both < _WORTH_BOTH_WAYS * one_s else (rings, one_s, False)
 
 
 def _as_it_is(candidate: Candidate, collective_s: float, products_s: float) -> tuple[Span, ...]:

@@ -32,7 +32,8 @@ from ..platform.typed import present
 from .compile_targets import Target, compiler_version
 
 if TYPE_CHECKING:  # loading them loads numpy
-    from reshard.synthesis.network.program_time import Hidden, LocalWork
+    from reshard.synthesis.network.program_time import LocalWork
+    from reshard.synthesis.network.schedule_time import Schedule
     from reshard.synthesis.programs.traffic import Collective
 
 _PACKAGE = __name__.partition(".")[0]  # the child finds this package through PYTHONPATH
@@ -103,7 +104,7 @@ class Compiled:
       from_cache: whether this came from disk.
 
     Only for targets that are compiled for ahead of time; otherwise None or empty:
-      final_hidden: the collectives of the final program that run beside local work.
+      final_schedule: the steps of the final program, if collectives start and end apart in it.
       final_bytes_received, final_bytes_sent, final_collectives, final_unpriced, final_moved, final_work: the same for
         the final program, which the compiler's own passes have rewritten; if asked for, of CPU devices too. Between
         slices of a TPU, traffic is send and recv there and counts as unpriced.
@@ -147,7 +148,7 @@ class Compiled:
     final_unpriced: tuple[str, ...] = ()
     final_moved: "tuple[Collective, ...]" = ()
     final_work: "tuple[LocalWork, ...]" = ()
-    final_hidden: "tuple[Hidden, ...]" = ()
+    final_schedule: "Schedule" = ()
     peak_memory_bytes: int | None = None
     scheduled_seconds: float | None = None
     estimated_seconds: float | None = None
@@ -856,8 +857,11 @@ def _is_lasting(reply: dict) -> bool:
 
 def compiled_from(reply: dict) -> Compiled:
     """Returns a reply, or a cache entry, as `Compiled`. Raises KeyError, TypeError if it is not one."""
+    from reshard.synthesis.network.schedule_time import from_plain as schedule_from
+
     known = {field.name for field in fields(Compiled)}
     values = {name: _frozen(value) for name, value in reply.items() if name in known}
+    values["final_schedule"] = schedule_from(reply.get("final_schedule", ()))
     rows = {name: tuple(row(*_frozen(each)) for each in reply.get(name, ())) for name, row in _rows_of_fields().items()}
     return Compiled(**{**values, "status": reply["status"], **rows})
 
@@ -866,14 +870,11 @@ def compiled_from(reply: dict) -> Compiled:
 def _rows_of_fields() -> dict[str, Callable]:
     """Returns the fields of `Compiled` that hold objects, and their classes. In replies and on disk, each object is a
     list of its fields."""
-    from reshard.synthesis.network.program_time import Hidden, LocalWork
+    from reshard.synthesis.network.program_time import LocalWork
     from reshard.synthesis.programs.traffic import Collective
 
-    def hidden(collective: tuple, *beside: int) -> Hidden:
-        return Hidden(Collective(*collective), *beside)
-
     kinds = {"collectives": KindCount, "moved": Collective, "work": LocalWork}
-    final = {f"final_{name}": kind for name, kind in kinds.items()} | {"final_hidden": hidden}
+    final = {f"final_{name}": kind for name, kind in kinds.items()}
     return kinds | final | {"generated_without": LocalWork}
 
 
@@ -1027,5 +1028,8 @@ def _decoded(entry: bytes) -> _Answer:
 
 def as_json(compiled: Compiled) -> dict:
     """Returns an answer as plain values; see `compiled_from`."""
+    from reshard.synthesis.network.schedule_time import as_plain
+
     rows = {name: [list(astuple(each)) for each in getattr(compiled, name)] for name in _rows_of_fields()}
-    return {field.name: getattr(compiled, field.name) for field in fields(compiled)} | rows
+    schedule = {"final_schedule": as_plain(compiled.final_schedule)}
+    return {field.name: getattr(compiled, field.name) for field in fields(compiled)} | rows | schedule

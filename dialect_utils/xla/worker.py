@@ -453,12 +453,12 @@ def _compile_ahead_of_time(request: dict, scratch: Path, devices: Sequence = ())
     traffic = _traffic(hlo_text, request.get("stands_in", ""))
     is_known = schedule is None or not is_mispriced(schedule, final_text)
     scheduled = _seconds(target, schedule, traffic["bytes_received"]) if is_known else None
-    may_be_estimated = target.platform in _ASYNC_OPTIONS
+    may_be_estimated, clock = target.platform in _ASYNC_OPTIONS, _clock(target, schedule, scratch, devices)
     return {
         **traffic,
         **memory,
-        **_final_traffic(final_text),
-        **_generated(final_text, _clock(target, schedule, scratch, devices)),
+        **_final_traffic(final_text, clock),
+        **_generated(final_text, clock),
         "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
         "scheduled_seconds": scheduled,
         "estimated_seconds": None if may_be_estimated else scheduled,
@@ -628,20 +628,23 @@ def _traffic(hlo_text: str, run_by: str = "", *, reads_lines: bool = False) -> d
     }
 
 
-def _final_traffic(hlo_text: str, *, reads_lines: bool = False) -> dict:
+def _final_traffic(hlo_text: str, clock: float | None = None, *, reads_lines: bool = False) -> dict:
     """Returns the traffic of the final program, after the compiler has combined or split collectives.
 
     Args:
+      clock: the cycles per second in which its code generator counts, if known.
       reads_lines: whether local work counts whole lines of memory, as on CPU devices.
     """
+    from reshard.synthesis.network.schedule_time import as_plain
+
     from ..hlo.collectives import collectives_in
-    from ..hlo.hidden import hidden_in
+    from ..hlo.scheduled import schedule_in
 
     found = _traffic(hlo_text, reads_lines=reads_lines)
     kept = ("bytes_received", "bytes_sent", "collectives", "unpriced", "moved", "work")
     is_asynchronous = "-start(" in hlo_text or "AsyncCollectiveStart" in hlo_text
-    hidden = hidden_in(hlo_text, collectives_in(hlo_text).ops) if is_asynchronous else ()
-    return {f"final_{name}": found[name] for name in kept} | {"final_hidden": [astuple(each) for each in hidden]}
+    schedule = schedule_in(hlo_text, collectives_in(hlo_text).ops, clock) if is_asynchronous else ()
+    return {f"final_{name}": found[name] for name in kept} | {"final_schedule": as_plain(schedule)}
 
 
 def _clock(target: Target, schedule: str | None, scratch: Path, devices: Sequence = ()) -> float | None:

@@ -271,7 +271,7 @@ def _check_facts(check: Check) -> dict[str, Any]:
 
 def _without_work(check: Check) -> Check:
     """Returns a check without the work of its programs: it has their times, and the work is as long as a program."""
-    nothing = {"moved": (), "work": (), "final_moved": (), "final_work": (), "final_hidden": ()}
+    nothing = {"moved": (), "work": (), "final_moved": (), "final_work": (), "final_schedule": ()}
     return replace(check, stock=replace(check.stock, **nothing), ours=replace(check.ours, **nothing))
 
 

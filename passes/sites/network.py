@@ -105,9 +105,9 @@ class SiteNetwork:
 
         if compiled.final_bytes_received is None or compiled.final_unpriced:
             return None
-        return program_time(
-            self.topology, num_devices, compiled.final_moved, compiled.final_work, compiled.final_hidden
-        )
+        if compiled.final_schedule:
+            return self._scheduled(compiled, num_devices)
+        return program_time(self.topology, num_devices, compiled.final_moved, compiled.final_work)
 
     def generated_time_of(self, compiled: Compiled, num_devices: int) -> float | None:
         """Returns the seconds of the compiler's final program with local work as its code generator prices it, and what
@@ -118,8 +118,16 @@ class SiteNetwork:
         final = None if generated_s is None else self.final_time_of(compiled, num_devices)
         if generated_s is None or final is None:
             return None
+        if compiled.final_schedule:
+            return self._scheduled(compiled, num_devices, as_generated=True).seconds
         others_s = sum(roofline_s(self.topology, each) for each in compiled.generated_without)
         return final.collectives_s + generated_s + others_s
+
+    def _scheduled(self, compiled: Compiled, num_devices: int, *, as_generated: bool = False) -> ProgramTime:
+        from reshard.synthesis.network.schedule_time import scheduled_time
+
+        steps = compiled.final_schedule
+        return scheduled_time(self.topology, num_devices, compiled.final_moved, steps, as_generated=as_generated)
 
     def time_beside(self, stock: Compiled, compiled: Compiled, num_devices: int) -> ProgramTime:
         """Returns the modelled time of stock XLA's program, or of another one, for comparison with stock XLA's.

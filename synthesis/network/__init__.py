@@ -10,6 +10,7 @@ __all__ = [
     "occupancy",
     "pricing",
     "program_time",
+    "schedule_time",
     "topology",
     "topology_text",
 ]

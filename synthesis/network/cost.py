@@ -722,6 +722,50 @@ def _permute(network: Network, pairs: np.ndarray, kind: str = "collective_permut
     return Price(launch_s + latency_s, seconds_per_byte, DIRECT, tuple(levels))
 
 
+def places_of(topology: Topology, num_devices: int, ids: Sequence[int]) -> list[tuple[int, ...]]:
+    """Returns the coordinates of devices: at each level, outer to inner, along each of its dimensions, if it has some.
+
+    Example:
+      >>> places_of(Topology.parse("v5e:2x4*2"), 16, (0, 1, 4, 8))
+      [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)]
+    """
+    network = network_of(topology, num_devices)
+    positions = network.positions_of(ids)
+    units = [(view, positions // view.unit) for view in network.views]
+    nodes = (view.nodes(unit) if view.is_grid else (unit % view.level.size,) for view, unit in units)
+    return [tuple(map(int, place)) for place in zip(*(along for level in nodes for along in level))]
+
+
+def shared_by_permutes(
+    topology: Topology, num_devices: int, one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
+) -> float:
+    """Returns how far two permutes wait for each other's links: 0 if they run beside each other, 1 if one after the
+    other.
+
+    It is the time by which both at once, with tiles of one size, take longer than the longer one, by the shorter one's.
+
+    Args:
+      one, other: (source, target) device ids.
+
+    Example: a ring in each of two directions, one ring twice, and the second direction on a line without a wrap.
+      >>> around = [(at, (at + 1) % 16) for at in range(16)]
+      >>> back = [(there, here) for here, there in around]
+      >>> [shared_by_permutes(Topology.parse("v5e:1x16"), 16, around, each) for each in (back, around)]
+      [0.0, 1.0]
+      >>> around, back = ([pair for pair in pairs if max(pair) < 8] + end for pairs, end in
+      ...     ((around, [(7, 0)]), (back, [(0, 7)])))
+      >>> shared_by_permutes(Topology.parse("v5e:1x8"), 8, around, back)
+      1.0
+    """
+    network = network_of(topology, num_devices)
+    pairs = [network.positions_of(each).reshape(-1, 2) for each in (one, other)]
+    alone = [_permute(network, each).seconds_per_byte for each in pairs]
+    if not min(alone):
+        return 0.0
+    together = _permute(network, np.concatenate(pairs)).seconds_per_byte
+    return min(1.0, max(0.0, (together - max(alone)) / min(alone)))
+
+
 def meeting_pairs(network: Network, pairs: np.ndarray) -> Iterator[tuple[View, np.ndarray]]:
     """Yields each level, outer to inner, at which the ends of pairs meet, and which pairs these are."""
     for view in network.views:

@@ -7,9 +7,8 @@ Stock XLA's program, ours and any mixture have one measure, so that they can be 
 - **local work**: a roofline. A row of work takes as long as its operations on the matrix unit, or as its bytes through
   the memory, or as any kernel takes at least, whichever takes longest, times its runs.
 
-What runs beside what is known of a scheduled program whose collectives start and end apart: local work in between hides
-as much of the collective as it takes itself, and so does a collective that is waited for meanwhile and shares no link
-with it. Elsewhere nothing overlaps in the model.
+What runs beside what is known of a scheduled program whose collectives start and end apart (`schedule_time`). Elsewhere
+nothing overlaps in the model.
 """
 
 from __future__ import annotations
@@ -40,26 +39,11 @@ class LocalWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
-    """A collective with what a compiler's schedule has beside each of its runs: local work, and another collective.
-
-    Attributes:
-      awaited: the place, among these, of an earlier collective that shares no link with this one, which moves on while
-        the device waits for that; None if there is none.
-    """
-
-    collective: Collective
-    flops: int
-    bytes_moved: int
-    awaited: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ProgramTime:
     """The modelled seconds of one run of a program, by what takes them.
 
     Attributes:
-      collectives_s: in which a device does nothing else. hidden_s: of collectives that run beside local work, more.
+      collectives_s: in which a device does nothing else. hidden_s: those of collectives that run beside something else.
     """
 
     collectives_s: float
@@ -76,12 +60,8 @@ def program_time(
     num_devices: int,
     collectives: Iterable[Collective],
     work: Iterable[LocalWork] = (),
-    hidden: Iterable[Hidden] = (),
 ) -> ProgramTime:
     """Returns the modelled time of a program on a topology, which is fitted to the number of devices.
-
-    Args:
-      hidden: those of the collectives that run beside local work or another one, in the order in which they end.
 
     Raises: TopologyError if the topology does not fit.
 
@@ -92,21 +72,7 @@ def program_time(
       (277.2, 10.0)
     """
     moved_s = sum(cost.collective_time_s(topology, num_devices, each) for each in collectives)
-    hidden_s = sum(_hidden_s(topology, num_devices, hidden))
-    return ProgramTime(moved_s - hidden_s, sum(roofline_s(topology, each) for each in work), hidden_s)
-
-
-def _hidden_s(topology: Topology, num_devices: int, hidden: Iterable[Hidden]) -> list[float]:
-    """Returns for each collective its time, or that of what is beside it if that is shorter."""
-    found: list[float] = []
-    waits: list[float] = []
-    for each in hidden:
-        collective_s = cost.collective_time_s(topology, num_devices, each.collective)
-        work = LocalWork(each.flops, each.bytes_moved, each.collective.trip_count, kernels=0)
-        beside_s = roofline_s(topology, work) + (0.0 if each.awaited is None else waits[each.awaited])
-        found.append(min(collective_s, beside_s))
-        waits.append(collective_s - found[-1])
-    return found
+    return ProgramTime(moved_s, sum(roofline_s(topology, each) for each in work))
 
 
 def roofline_s(topology: Topology, work: LocalWork) -> float:

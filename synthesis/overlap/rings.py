@@ -17,10 +17,12 @@ term makes n terms in all, each once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 Ring = tuple[int, ...]  # device ids in the order of the ring
+Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Rings:
     def members(self) -> int:
         return len(self.order)
 
-    def pairs(self, offset: int) -> tuple[tuple[int, int], ...]:
+    def pairs(self, offset: int) -> tuple[Pair, ...]:
         """Returns (source, target) of what every device sends to the one that is `offset` positions ahead."""
         ahead = self.order[offset % self.members :] + self.order[: offset % self.members]
         return tuple((group[one], group[other]) for group in self.groups for one, other in zip(self.order, ahead))
@@ -91,21 +93,59 @@ class Rings:
         return tuple(device for group in self.groups for device in group)
 
 
-def orders(members: int) -> list[tuple[int, ...]]:
+def orders(members: int, places: Sequence[Sequence[int]] = ()) -> list[tuple[int, ...]]:
     """Returns orders of members among which the ring with the nearest neighbours is looked for: as listed, and row by
-    row there and back along one column, for each number of rows.
+    row there and back along one column, for each number of rows; then around the grid on which the members are.
 
     On a grid of devices the second kind steps from neighbour to neighbour, the last step included.
 
-    Example:
+    Args:
+      places: the coordinates of the members on a grid; () if they are unknown.
+
+    Example: eight members as listed, and on a grid of two rows that lists its columns.
       >>> orders(8)
       [(0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3, 7, 6, 5, 4), (0, 1, 3, 5, 7, 6, 4, 2)]
+      >>> orders(4, [(0, 0), (1, 1), (1, 0), (0, 1)])[2:]
+      [(0, 3, 1, 2), (0, 2, 1, 3)]
     """
     found = [tuple(range(members))]
     for rows in range(2, members // 2 + 1):
         if members % rows == 0:
             found.append(_around(rows, members // rows))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys((*found, *_around_grid(places))))
+
+
+def _around_grid(places: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    """Yields ways around a grid that members fill, for each of its dimensions as rows; none if they fill none.
+
+    On a line it is every second one there, and the others back.
+    """
+    at = {tuple(place): member for member, place in enumerate(places)}
+    sides = [sorted(set(values)) for values in zip(*places)]
+    wide = [dim for dim, side in enumerate(sides) if len(side) > 1]
+    if not wide or len(at) < len(places) or prod(map(len, sides)) != len(places):
+        return
+
+    def member(values: Mapping[int, int]) -> int:
+        return at[tuple(values.get(dim, side[0]) for dim, side in enumerate(sides))]
+
+    for rows in wide:
+        columns = _path([(dim, sides[dim]) for dim in wide if dim != rows])
+        if len(columns) > 1:
+            way = _around(len(sides[rows]), len(columns))
+            pairs = (divmod(place, len(columns)) for place in way)
+            yield tuple(member({rows: sides[rows][row], **columns[column]}) for row, column in pairs)
+        else:
+            line = [member({rows: value}) for value in sides[rows]]
+            yield (*line[::2], *reversed(line[1::2]))
+
+
+def _path(sides: Sequence[tuple[int, Sequence[int]]]) -> list[dict[int, int]]:
+    """Returns the places of a grid, as values by dimension, along a way on which each is next to the one before."""
+    if not sides:
+        return [{}]
+    (dim, values), rest = sides[0], _path(sides[1:])
+    return [{dim: value, **each} for at, value in enumerate(values) for each in (rest if at % 2 == 0 else rest[::-1])]
 
 
 def _around(rows: int, columns: int) -> tuple[int, ...]:
@@ -120,11 +160,13 @@ def _around(rows: int, columns: int) -> tuple[int, ...]:
     return tuple(way + [row * columns for row in range(rows - 1, 0, -1)])
 
 
-def nearest(groups: Sequence[Ring], seconds) -> Rings:
+def nearest(
+    groups: Sequence[Ring], seconds: Callable[[Sequence[Pair]], float], places: Sequence[Sequence[int]] = ()
+) -> Rings:
     """Returns the groups as rings whose hop takes least, the first order on a tie.
 
     Args:
-      seconds: the time of a permute, from its pairs.
+      seconds: the time of a hop, from the (source, target) of a permute. places: those of the first group's members.
     """
-    found = [Rings(tuple(map(tuple, groups)), order) for order in orders(len(groups[0]))]
+    found = [Rings(tuple(map(tuple, groups)), order) for order in orders(len(groups[0]), places)]
     return min(found, key=lambda rings: seconds(rings.pairs(1)))

@@ -2,6 +2,7 @@
 """Blocks that go around rings: each device meets every block once, and a scattered sum has every term once."""
 
 import itertools
+import random
 
 import pytest
 
@@ -73,6 +74,33 @@ def test_a_grid_with_an_even_side_has_a_ring_of_neighbours(rows, columns):
     rings = nearest([tuple(range(rows * columns))], hops)
     assert hops(rings.pairs(1)) == 1
     assert sorted(rings.order) == list(range(rows * columns))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("sides", [(2, 4), (4, 2), (3, 4), (2, 2, 2), (2, 4, 4), (3, 2, 3), (1, 4, 2), (4, 4, 4)])
+def test_members_of_a_grid_in_any_order_have_a_ring_of_neighbours(sides, seed):
+    places = list(itertools.product(*map(range, sides)))
+    random.Random(seed).shuffle(places)
+
+    def hops(pairs) -> int:
+        return max(sum(abs(a - b) for a, b in zip(places[one], places[other])) for one, other in pairs)
+
+    rings = nearest([tuple(range(len(places)))], hops, places)
+    assert hops(rings.pairs(1)) == 1 and sorted(rings.order) == list(range(len(places)))
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 8])
+def test_on_a_line_no_hop_of_a_ring_is_longer_than_two(length):
+    line = [(3, at) for at in range(length)]
+    assert any(
+        all(abs(one - other) <= 2 for one, other in Rings((tuple(range(length)),), order).pairs(1))
+        for order in orders(length, line)
+    )
+
+
+@pytest.mark.parametrize("places", [[(0, 0), (0, 1), (1, 0)], [(0,), (0,)], [(0, 0), (1, 1)]])
+def test_members_that_fill_no_grid_have_no_further_orders(places):
+    assert orders(len(places), places) == orders(len(places))
 
 
 @pytest.mark.parametrize("members", SIZES)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work between start and end of collectives: which collective it hides, and how much."""
+"""The schedules of final programs: which collectives run beside what, and what is left of them."""
 
 import pytest
 
 from reshard.dialect_utils.hlo.collectives import collectives_in
-from reshard.dialect_utils.hlo.hidden import hidden_in
+from reshard.dialect_utils.hlo.scheduled import schedule_in
 from reshard.dialect_utils.hlo.work import work_in
-from reshard.synthesis.network.program_time import Hidden, LocalWork, program_time
+from reshard.synthesis.network.program_time import LocalWork, ProgramTime
+from reshard.synthesis.network.schedule_time import Done, Driving, Loop, Start, Work, scheduled_time
 from reshard.synthesis.network.topology import Level, Topology
 
 PERMUTE = "(f32[64,64]{1,0}, f32[64,64]{1,0}) collective-permute-start(%a), channel_id=1, source_target_pairs=%s"
@@ -37,48 +38,48 @@ def product(name: str) -> str:
     return f"%{name} = f32[64,64]{{1,0}} dot(%a, %a), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
 
 
-def flops(*lines: str) -> list[int]:
-    text = program(*lines)
-    return [each.flops for each in hidden_in(text, collectives_in(text).ops)]
-
-
-def hidden_of(*lines: str) -> tuple[Hidden, ...]:
-    text = program(*lines)
-    return hidden_in(text, collectives_in(text).ops)
-
-
-def collectives_s(*lines: str) -> float:
-    """Returns the seconds in which a device waits for collectives."""
-    text = program(*lines)
+def time_of(text: str) -> ProgramTime:
     ops = collectives_in(text)
-    return program_time(LINE, 4, ops.collectives, (), hidden_in(text, ops.ops)).collectives_s
+    return scheduled_time(LINE, 4, ops.collectives, schedule_in(text, ops.ops))
 
 
-def test_only_what_stands_between_start_and_end_counts():
-    assert flops(product("x"), start("s"), product("y"), done("s"), product("z")) == [FLOPS]
-    assert flops(start("s"), done("s"), product("x")) == []
+def waits(*lines: str) -> float:
+    """Returns the seconds in which a device waits for collectives, by those of one permute."""
+    hop = time_of(program(start("s"), done("s")))
+    return time_of(program(*lines)).collectives_s / hop.collectives_s
+
+
+def products(count: int) -> float:
+    """Returns the seconds of some products, by those of one permute."""
+    hop, work = time_of(program(start("s"), done("s"))), time_of(program(product("x"))).local_s
+    return count * (work - time_of(program()).local_s) / hop.collectives_s
+
+
+def test_only_what_stands_between_start_and_end_hides():
+    around = waits(product("x"), start("s"), product("y"), done("s"), product("z"))
+    assert around == pytest.approx(1 - products(1)) and products(1) > 0
+    assert waits(start("s"), done("s"), product("x")) == pytest.approx(1)
 
 
 def test_permutes_that_go_different_ways_are_hidden_by_the_same_work():
-    assert flops(start("s"), start("t", BACK), product("x"), done("s"), done("t")) == [FLOPS, FLOPS]
+    assert waits(start("s"), start("t", BACK), product("x"), done("s"), done("t")) == pytest.approx(1 - products(1))
 
 
 def test_of_permutes_that_go_the_same_way_the_first_is_hidden_first():
-    assert flops(start("s"), start("t"), product("x"), done("s"), product("y"), done("t")) == [FLOPS, FLOPS]
-    assert flops(start("s"), start("t"), product("x"), done("s"), done("t")) == [FLOPS]
+    both = waits(start("s"), start("t"), product("x"), done("s"), product("y"), done("t"))
+    assert both == pytest.approx(2 - products(2))
+    assert waits(start("s"), start("t"), product("x"), done("s"), done("t")) == pytest.approx(2 - products(1))
 
 
-def test_a_permute_the_other_way_round_moves_on_while_one_is_waited_for():
-    both = (start("s"), start("t", BACK), product("x"), done("s"), done("t"))
-    assert [each.awaited for each in hidden_of(*both)] == [None, 0]
-    assert collectives_s(*both) == pytest.approx(collectives_s(start("s"), product("x"), done("s")))
-    without_work = (start("s"), start("t", BACK), done("s"), done("t"))
-    assert [(each.flops, each.awaited) for each in hidden_of(*without_work)] == [(0, None), (0, 0)]
-    assert collectives_s(*without_work) == pytest.approx(collectives_s(start("s"), done("s")))
+def test_a_loop_waits_in_each_turn_and_nothing_moves_on_beside_it():
+    hop = Start(0, collectives_in(program(start("s"), done("s"))).ops[0].collective)
+    loop = Loop(3, (hop, Work(LocalWork(0, 0, kernels=0)), Done(0)))
+    alone = scheduled_time(LINE, 4, (), (loop,)).collectives_s
+    assert scheduled_time(LINE, 4, (), (hop, loop, Done(0))).collectives_s == pytest.approx(4 / 3 * alone)
 
 
 @pytest.mark.parametrize(
-    ("lines", "waits"),
+    ("lines", "hops"),
     [
         ((start("s"), start("t"), done("s"), done("t")), 2),  # the same way
         ((start("s"), done("s"), start("t", BACK), done("t")), 2),  # one after the other
@@ -87,31 +88,49 @@ def test_a_permute_the_other_way_round_moves_on_while_one_is_waited_for():
         ((*map(start, "su"), start("t", BACK), start("v", BACK), *map(done, "stuv")), 2),  # two each way
     ],
 )
-def test_what_shares_a_link_waits_itself(lines, waits):
-    assert collectives_s(*lines) == pytest.approx(waits * collectives_s(start("s"), done("s")))
+def test_what_shares_a_link_waits_itself(lines, hops):
+    assert waits(*lines) == pytest.approx(hops)
 
 
 def test_one_that_takes_longer_is_hidden_in_part():
     small = "(f32[8,64]{1,0}, f32[8,64]{1,0}) collective-permute-start(%b), channel_id=1, source_target_pairs=" + AHEAD
     lines = ("%b = f32[8,64]{1,0} slice(%a), slice={[0:8], [0:64]}", f"%s = {small}", start("t", BACK))
     ends = ("%sd = f32[8,64]{1,0} collective-permute-done(%s)", done("t"))
-    assert collectives_s(*lines, *ends) == pytest.approx(collectives_s(start("t", BACK), done("t")))
+    assert waits(*lines, *ends) == pytest.approx(1)
 
 
-def test_a_program_without_a_schedule_hides_nothing():
+def test_a_program_without_a_schedule_has_no_steps():
     text = program(start("s"), product("x"), done("s")).replace(", is_scheduled=true", "")
-    assert hidden_in(text, collectives_in(text).ops) == ()
+    assert schedule_in(text, collectives_in(text).ops) == ()
 
 
-def test_a_collective_is_hidden_as_far_as_the_work_beside_it_goes():
-    text = program(start("s"), product("x"), done("s"))
-    ops, work = collectives_in(text), [LocalWork(FLOPS, 0)]
-    alone = program_time(LINE, 4, ops.collectives, work)
-    beside = program_time(LINE, 4, ops.collectives, work, hidden_in(text, ops.ops))
-    (hidden,) = hidden_in(text, ops.ops)
-    assert beside.hidden_s == hidden.bytes_moved / LINE.memory_bandwidth_bytes_per_s
-    assert beside.collectives_s == alone.collectives_s - beside.hidden_s
-    assert beside.seconds == pytest.approx(alone.seconds - beside.hidden_s)
+def test_what_is_hidden_and_what_is_waited_for_is_the_time_of_all_collectives():
+    time, alone = time_of(program(start("s"), product("x"), done("s"))), time_of(program(start("s"), done("s")))
+    assert time.hidden_s > 0 and time.collectives_s + time.hidden_s == pytest.approx(alone.collectives_s)
+
+
+def test_a_sum_that_a_fusion_scatters_is_waited_for():
+    """The TPU compiler writes an all-reduce of which each device keeps a part as a fusion."""
+    groups = "replica_groups={{0,1,2,3}}, use_global_device_ids=true"
+    text = f"""HloModule m, is_scheduled=true, num_partitions=4
+%added (x: f32[], y: f32[]) -> f32[] {{
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %z = f32[] add(%x, %y)
+}}
+%all-reduce-scatter (p: f32[64,64]) -> f32[16,64] {{
+  %p = f32[64,64]{{1,0}} parameter(0)
+  %sum = f32[64,64]{{1,0}} all-reduce(%p), channel_id=1, {groups}, to_apply=%added
+  ROOT %part = f32[16,64]{{1,0}} slice(%sum), slice={{[0:16], [0:64]}}
+}}
+ENTRY %main (a: f32[64,64]) -> f32[16,64] {{
+  %a = f32[64,64]{{1,0}} parameter(0)
+  {start("s")}
+  {done("s")}
+  ROOT %r = f32[16,64]{{1,0}} fusion(%a), kind=kCustom, calls=%all-reduce-scatter
+}}"""
+    kinds = [type(each).__name__ for each in schedule_in(text, collectives_in(text).ops)]
+    assert kinds == ["Start", "Done", "Start", "Done", "Work"] and time_of(text).hidden_s == pytest.approx(0)
 
 
 TILE, WHOLE = "bf16[64,64]{1,0}", "bf16[256,64]{1,0}"
@@ -186,26 +205,20 @@ class TestInPieces:
         assert (gather.name, gather.collective.bytes_after) == ("g0", 4 * self.tile)
 
     def test_the_work_of_its_steps_alone_hides_it(self):
-        (hidden,) = hidden_in(IN_PIECES, collectives_in(IN_PIECES).ops)
-        assert (hidden.flops, hidden.bytes_moved) == (FLOPS, 2 * self.tile)
+        steps = schedule_in(IN_PIECES, collectives_in(IN_PIECES).ops)
+        beside = Work(LocalWork(FLOPS, 2 * self.tile))
+        assert [type(each) for each in steps] == [Start, Work, Driving, Done] and steps[2] == Driving((0,), beside)
+        assert time_of(IN_PIECES).hidden_s == pytest.approx(2 * self.tile / LINE.memory_bandwidth_bytes_per_s)
 
     def test_the_memory_that_it_goes_through_is_no_local_work(self):
         """Each product reads a tile, once as both operands in a fusion, and writes one."""
         assert work_in(IN_PIECES) == (LocalWork(FLOPS, 2 * self.tile), LocalWork(FLOPS, 3 * self.tile))
 
 
-def test_a_small_permute_that_is_under_way_for_long_hides_nothing_of_a_large_one():
+def test_a_small_permute_that_is_under_way_for_long_takes_no_work_from_a_large_one():
     """One row goes the same way as the blocks of a ring, from the beginning to the end."""
     small = start("small").replace("f32[64,64]", "f32[1,64]").replace("(%a)", "(%row)")
-    lines = (
-        "%row = f32[1,64]{1,0} slice(%a), slice={[0:1], [0:64]}",
-        small,
-        start("s"),
-        product("x"),
-        done("s"),
-        start("t"),
-        product("y"),
-        done("t"),
-        "%smalld = f32[1,64]{1,0} collective-permute-done(%small)",
-    )
-    assert [each.flops for each in hidden_of(*lines) if each.collective.bytes_before > 1000] == [FLOPS, FLOPS]
+    row = "%row = f32[1,64]{1,0} slice(%a), slice={[0:1], [0:64]}"
+    ends = "%smalld = f32[1,64]{1,0} collective-permute-done(%small)"
+    lines = (start("s"), product("x"), done("s"), start("t"), product("y"), done("t"))
+    assert waits(row, small, *lines, ends) == pytest.approx(2 - products(2) + waits(row, small, ends))
