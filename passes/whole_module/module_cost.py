@@ -160,10 +160,16 @@ class ModuleCriterion:
             worse.append(f"time by the compiler's code generator {micros_of_both(*generated)}")
         return worse
 
-    def generated(self, stock: Compiled, ours: Compiled) -> tuple[float, float] | None:
-        """Returns the times of two programs by the code generator, where they stand in for estimates; else None."""
+    def generated(
+        self, stock: Compiled, ours: Compiled, *, beside_estimates: bool = False
+    ) -> tuple[float, float] | None:
+        """Returns the times of two programs by the code generator, where they stand in for estimates; else None.
+
+        Args:
+          beside_estimates: whether they are wanted where there are estimates, too.
+        """
         then, now = self.generated_s(stock), self.generated_s(ours)
-        if then is None or now is None or may_be_estimated(stock, ours):
+        if then is None or now is None or (not beside_estimates and may_be_estimated(stock, ours)):
             return None
         return then, now
 

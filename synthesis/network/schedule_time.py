@@ -4,9 +4,10 @@
 A device runs the steps in their order. Work takes its time. A collective travels from its start on, beside what the
 device does, and at its end the device waits for what is left of it.
 
-- R1 Shared links: a collective that starts while another one is under way waits for it as far as the two share links:
-  by the share of the shorter one's time by which both together take longer than the longer one alone. Permutes the
-  other way round on a torus share none; what is no permute is taken to share all.
+- R1 Shared links: a collective that starts while another one is under way waits for it as far as the two share links,
+  which is the share of the shorter one's time by which both together take longer than the longer one alone. Permutes
+  the other way round on a torus share none; what is no permute is taken to share all. What is shorter than the rest of
+  the other one does not wait for all of that: both travel at once, the other one is later by the shorter one's time.
 - R2 Driven: a collective that a compiler runs in pieces, inside of fusions with other work, moves on beside the work of
   these fusions alone; of several in one fusion, one after the other.
 - R3 Loops: a loop takes as long as one turn, times its turns. What is under way beside a loop does not move on.
@@ -256,8 +257,15 @@ class _Run:
         if step.is_driven:
             return _Travel(collective, seconds, left_s=seconds)
         under_way = [each for each in turn.travels.values() if each.left_s is None and each.end_s > turn.now_s]
-        delays = [(each.end_s - turn.now_s) * self._share(each.collective, collective) for each in under_way]
+        delays = [self._delay_s(each, each.end_s - turn.now_s, collective, seconds) for each in under_way]
         return _Travel(collective, seconds, turn.now_s + max(delays, default=0.0) + seconds)
+
+    def _delay_s(self, other: _Travel, rest_s: float, collective: Collective, seconds: float) -> float:
+        """Returns the time by which a collective is later since another one is under way, which may be later, too."""
+        delay_s = min(rest_s, seconds) * self._share(other.collective, collective)
+        if seconds < rest_s:
+            other.end_s += delay_s
+        return delay_s
 
     def _share(self, one: Collective, other: Collective) -> float:
         if not one.kind == other.kind == _PERMUTE:

@@ -9,6 +9,7 @@ from reshard.dialect_utils.hlo.work import work_in
 from reshard.synthesis.network.program_time import LocalWork, ProgramTime
 from reshard.synthesis.network.schedule_time import Done, Driving, Loop, Start, Work, scheduled_time
 from reshard.synthesis.network.topology import Level, Topology
+from reshard.synthesis.programs.traffic import Collective
 
 PERMUTE = "(f32[64,64]{1,0}, f32[64,64]{1,0}) collective-permute-start(%a), channel_id=1, source_target_pairs=%s"
 LINE = Topology("line", (Level("chip", 4, "ring", 1e9),), 1e12)
@@ -131,6 +132,17 @@ ENTRY %main (a: f32[64,64]) -> f32[16,64] {{
 }}"""
     kinds = [type(each).__name__ for each in schedule_in(text, collectives_in(text).ops)]
     assert kinds == ["Start", "Done", "Start", "Done", "Work"] and time_of(text).hidden_s == pytest.approx(0)
+
+
+def test_what_is_small_does_not_wait_for_the_end_of_what_is_large():
+    """A sum of one number beside a permute takes twice its time, and the permute is later by as much."""
+    permute = collectives_in(program(start("s"), done("s"))).ops[0].collective
+    number = Collective("all_reduce", 4, 4, groups=((0, 1, 2, 3),))
+    alone, large = (scheduled_time(LINE, 4, (), (Start(0, each), Done(0))).collectives_s for each in (number, permute))
+    steps = (Start(0, permute), Start(1, number), Done(1))
+    assert scheduled_time(LINE, 4, (), (*steps, Done(0))).collectives_s == pytest.approx(large + alone)
+    work = Work(LocalWork(0, round(2 * large * LINE.memory_bandwidth_bytes_per_s)))
+    assert scheduled_time(LINE, 4, (), (*steps, work, Done(0))).collectives_s == pytest.approx(2 * alone)
 
 
 TILE, WHOLE = "bf16[64,64]{1,0}", "bf16[256,64]{1,0}"
