@@ -259,6 +259,7 @@ class _Contest:
             attempts=attempts,
             traffic=traffic,
             layouts=found.constraints,
+            mesh=check_record.mesh_of(found.module),
         )
 
     def _laid_out(self, memory_limit: int | None) -> _LaidOut:

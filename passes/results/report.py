@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from reshard.dialect_utils.xla.compile_targets import Target
     from reshard.passes.results.values_check import ValuesCheck  # loads numpy
     from reshard.passes.whole_module.check_record import Check
+    from reshard.passes.whole_module.other_orders import OtherOrder
     from reshard.synthesis.network.program_time import ProgramTime
 
 SCHEMA = "reshard.report/1"
@@ -161,6 +162,8 @@ def _check_text(check: Check, name: str) -> str:
     if check.layouts is not None:
         how = counted(check.layouts, "constraint")
         lines.append(f"  layouts between arguments and results are chosen, by {how}; sites are those of these layouts")
+    if (order := check.other_order) is not None:
+        lines.append(f"  {_order_text(check, order)}")
     if check.wrong_stock:
         lines.append(f"  written per device as a whole, since stock XLA computes wrong values: {check.wrong_stock}")
     for sites, reason in check.added:
@@ -168,6 +171,13 @@ def _check_text(check: Check, name: str) -> str:
     if check.traffic is not None:
         lines += ["", summary_text(check.traffic, name)]
     return "\n".join(lines)
+
+
+def _order_text(check: Check, order: OtherOrder) -> str:
+    """Returns in words what another order of devices would gain."""
+    now_s = check.our_time.seconds if check.our_time else order.seconds
+    less = f"{1 - order.seconds / now_s:.1%} less" if now_s else "less"
+    return f"with the devices in another order: modelled {tenths_of_us(order.seconds)} us, {less}; see reshard place"
 
 
 def _rounded_once_text(session: Session) -> str:
@@ -326,6 +336,8 @@ def _check_dict(check: Check) -> dict:
         changes["layout_constraints"] = check.layouts
     if check.wrong_stock:
         changes["wrong_stock"] = check.wrong_stock
+    if (order := check.other_order) is not None:
+        changes["other_order"] = {"modelled_us": _us(order.seconds), "placement": order.text}
     listed = {} if check.traffic is None else {"traffic": check.traffic}
     return {**target, **network, **sides, **changes, "is_rewritten": check.is_rewritten, **listed}
 

@@ -25,7 +25,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from reshard.dialect_utils.ir.diagnostics import Diagnostic, Place
@@ -180,7 +180,7 @@ class _Mark:
             tuple(session.results.diagnostics.diagnostics[self.diagnostics :]),
             tuple(session.results.report_rows[self.rows :]),
             tuple((name, statistic, amount) for (name, statistic), amount in added),
-            tuple(map(_without_work, session.results.checks[self.checks :])),
+            tuple(each.without_work() for each in session.results.checks[self.checks :]),
             session.results.left_whole,
             tuple(session.results.value_checks[self.value_checks :]),
         )
@@ -250,14 +250,17 @@ def diagnostic(written: list) -> Diagnostic:
 
 def _check(written: dict[str, Any]) -> Check:
     # Imported here because it loads the planner, which is not needed to read a result without checks.
-    from reshard.passes.whole_module.check_record import Check
+    from reshard.passes.whole_module.check_record import Check, Kept
+    from reshard.passes.whole_module.other_orders import OtherOrder
     from reshard.synthesis.network.program_time import ProgramTime
 
     changes = {name: tuple((tuple(sites), reason) for sites, reason in written[name]) for name in ("dropped", "added")}
     times = {name: written[name] and ProgramTime(**written[name]) for name in ("stock_time", "our_time")}
     target = written["target"] and Target.parse(written["target"])
     sides = {name: compiled_from(written[name]) for name in ("stock", "ours")}
-    return Check(**{**written, **changes, **times, **sides, "target": target})
+    generated_s, order = written["kept"]["generated_s"], written["kept"]["other_order"]
+    kept = Kept(generated_s and tuple(generated_s), order and OtherOrder(**order))
+    return Check(**{**written, **changes, **times, **sides, "target": target, "kept": kept})
 
 
 def _check_facts(check: Check) -> dict[str, Any]:
@@ -266,13 +269,8 @@ def _check_facts(check: Check) -> dict[str, Any]:
     for name in ("stock_time", "our_time"):
         facts[name] = facts[name] and asdict(facts[name])
     facts["target"] = facts["target"] and str(facts["target"])
+    facts["kept"] = asdict(facts["kept"])
     return facts | {name: as_json(facts[name]) for name in ("stock", "ours")}
-
-
-def _without_work(check: Check) -> Check:
-    """Returns a check without the work of its programs: it has their times, and the work is as long as a program."""
-    nothing = {"moved": (), "work": (), "final_moved": (), "final_work": (), "final_schedule": ()}
-    return replace(check, stock=replace(check.stock, **nothing), ours=replace(check.ours, **nothing))
 
 
 def _value_check(written: dict[str, Any]) -> ValuesCheck:

@@ -5,6 +5,7 @@ __all__ = [
     "check_record",
     "joint_choice",
     "module_cost",
+    "other_orders",
     "overlap_stage",
     "replanned",
     "site_groups",

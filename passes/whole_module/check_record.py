@@ -12,6 +12,7 @@ from reshard.dialect_utils.analysis.op_numbers import NumberedOps
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.platform import progress
 from reshard.dialect_utils.platform.bindings import ir
+from reshard.dialect_utils.shardings.sdy_shardings import module_meshes
 from reshard.dialect_utils.xla import child as xla_child
 from reshard.dialect_utils.xla.at_hand import CompilerAtHand
 from reshard.dialect_utils.xla.child import Compiled
@@ -22,12 +23,22 @@ from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import NetworkOptions, SiteNetwork
 from reshard.passes.sites.oracle import BETTER
 from reshard.passes.whole_module.module_cost import ModuleCriterion
+from reshard.passes.whole_module.other_orders import OtherOrder, faster_order
 from reshard.passes.whole_module.taken_over import pipeline_for
 
 if TYPE_CHECKING:  # loading it loads numpy
+    from reshard.synthesis.layouts.mesh import Mesh
     from reshard.synthesis.network.program_time import ProgramTime
 
 Change = tuple[tuple[int, ...], str]  # sites and the reason
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a check says of programs whose work it does not have; see the properties of `Check` with these names."""
+
+    generated_s: tuple[float, float] | None = None
+    other_order: OtherOrder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,8 @@ class Check:
       wrong_stock: where stock XLA computes wrong values, if that is why it is taken over; else empty.
       layouts: how many constraints say the layouts of ours, if these are chosen; None if they are those of propagation.
       not_judged: why the compiler of devices at hand has not decided, in words; empty if it has, or if there is none.
+      mesh: that of the module; None if it has none or several, or if `kept` is there.
+      kept: what is else found out when it is asked for, which takes the work of the programs; None if that is there.
     """
 
     stock: Compiled
@@ -69,14 +82,38 @@ class Check:
     wrong_stock: str = ""
     layouts: int | None = None
     not_judged: str = ""
+    mesh: Mesh | None = None
+    kept: Kept | None = None
 
     @property
     def generated_s(self) -> tuple[float, float] | None:
         """Returns the times of both by the code generator of the target's compiler, where they stand in for its
         estimates; else None."""
+        if self.kept is not None:
+            return self.kept.generated_s
         if self.target is None or not (self.topology and self.stock.is_ok and self.ours.is_ok):
             return None
         return ModuleCriterion(BETTER, SiteNetwork(self.topology), self.target.devices).generated(self.stock, self.ours)
+
+    @property
+    def other_order(self) -> OtherOrder | None:
+        """Returns the order of devices with which what is handed over is clearly faster; None if there is none."""
+        if self.kept is not None:
+            return self.kept.other_order
+        return self.mesh and faster_order(SiteNetwork(self.topology), self.mesh, self.ours)
+
+    def without_work(self) -> Check:
+        """Returns the check without the work of its programs: it has their times, and the work is as long as a
+        program."""
+        nothing = {"moved": (), "work": (), "final_moved": (), "final_work": (), "final_schedule": ()}
+        stock, ours = (replace(each, **nothing) for each in (self.stock, self.ours))
+        return replace(self, stock=stock, ours=ours, mesh=None, kept=Kept(self.generated_s, self.other_order))
+
+
+def mesh_of(module: ir.Module) -> Mesh | None:
+    """Returns the mesh of a module; None if it has none, or several."""
+    meshes = {mesh for mesh in module_meshes(module).values() if mesh.axes}
+    return meshes.pop() if len(meshes) == 1 else None
 
 
 def option_of(pipeline: Pipeline, name: str, default):

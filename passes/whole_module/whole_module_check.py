@@ -43,7 +43,7 @@ from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.driver.registry import AUTO
 from reshard.passes.overlap_collectives import STABLEHLO, OverlapCollectivesPass
 from reshard.passes.sites.oracle import BETTER, FAILURES, KEEP, REWRITE, UNMEASURED, micros
-from reshard.passes.whole_module.check_record import Change, Check, network_of, option_of, traffic_of
+from reshard.passes.whole_module.check_record import Change, Check, mesh_of, network_of, option_of, traffic_of
 from reshard.passes.whole_module.compiled_forms import CompiledForms
 from reshard.passes.whole_module.joint_choice import Groups, JointChoice, Outcome
 from reshard.passes.whole_module.module_cost import EITHER_WAY, ModuleCriterion, compared, is_better, is_clearly_faster
@@ -675,6 +675,7 @@ class WholeModuleCheck:
                 not_taken_over,
                 wrong_stock,
                 not_judged=self._not_judged,
+                mesh=mesh_of(self.original),
             )
         )
 
