@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 UNLIMITED = 1 << 30
 MOST_FORMS = 3  # of a module, times the effort
+MOST_PIPELINES = 1  # forms with pipelines, beside these, times the effort
 _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")  # which a compiler of this process reads
 # What depends on what else there is; a program that does not fit into the memory of a chip is refused for good.
 _PASSING = re.compile("RESOURCE_EXHAUSTED(?!.*permanent error)|UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED")
@@ -54,7 +55,8 @@ class CompilerAtHand:
         levels: Mapping[str, Any] = MappingProxyType({}),
     ):
         self._child, self.target, self._devices = child, target, tuple(devices)
-        self._most, self._levels = 1 + MOST_FORMS * effort, dict(levels)
+        self._effort, self._levels = effort, dict(levels)
+        self._most = 1 + MOST_FORMS * effort
         self._asked: set[int] = set()
         self._compiles: dict[int, Compiled] = {}
 
@@ -73,6 +75,10 @@ class CompilerAtHand:
     def left(self) -> int:
         """Returns how many more modules the compiler may be asked about."""
         return self._most - len(self._asked)
+
+    def allow_pipelines(self) -> None:
+        """Lets the compiler be asked about forms with pipelines, too."""
+        self._most += MOST_PIPELINES * self._effort
 
     def compile(
         self,
@@ -127,6 +133,12 @@ def asked(at_hand: CompilerAtHand | None, child: XlaChild | None) -> XlaChild:
     """Returns what modules are compiled by: the compiler at hand, if there is one, which does all that a child does;
     else the child that a caller has, or the one that this process shares."""
     return cast(XlaChild, at_hand) if at_hand else child or xla_child.shared_child()
+
+
+def allow_pipelines(child: XlaChild) -> None:
+    """Lets a compiler at hand be asked about forms with pipelines, too."""
+    if isinstance(child, CompilerAtHand):
+        child.allow_pipelines()
 
 
 def left_of(child: XlaChild) -> int:

@@ -6,8 +6,8 @@ It is for targets of compilation ahead of time alone: their compilers say what r
 overlap-collectives proposes pipelines by its model. Those of one pattern are alike to a compiler: it fuses what they
 make with what comes next, or it does not. So the patterns are tried one after the other, each with what has been taken
 before: first products whose sums are scattered, which leave no whole product behind, last those that are put together.
-A pattern is taken if the modelled time of the compiler's schedule is shorter, its own estimate is not longer, nor the
-time by its code generator where there are no estimates to compare, and no more memory is needed than stock XLA's.
+A pattern is taken if the modelled time of the compiler's schedule is shorter, neither its own estimate nor the time by
+its code generator is longer, and no more memory is needed than stock XLA's. A compiler at hand is asked about fewer.
 Memory is what is allocated: blocks that travel lie in the memory of the chip, of which there is always as much.
 """
 
@@ -58,6 +58,7 @@ def overlapped(original: ir.Module, module: ir.Module, pipeline: Pipeline, sessi
         return module
     stage = _Stage(original, module, session, pipeline)
     most = MOST_ATTEMPTS * session.options.effort
+    at_hand.allow_pipelines(stage.child)
     for tried, numbers in enumerate(stage.promising()):
         progress.at("whole-module check: products beside collectives", tried + 1, MOST_ATTEMPTS)
         stage.attempt(numbers, may_compile=tried < most and at_hand.left_of(stage.child) > 0)

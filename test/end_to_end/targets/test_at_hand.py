@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 import reshard
 from reshard.compiling import optimizing
 from reshard.dialect_utils.xla import child, worker
-from reshard.dialect_utils.xla.at_hand import MOST_FORMS, CompilerAtHand
+from reshard.dialect_utils.xla.at_hand import MOST_FORMS, MOST_PIPELINES, CompilerAtHand
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.whole_module import whole_module_check
 from reshard.planning import device_networks
@@ -146,6 +146,9 @@ def test_it_is_asked_about_no_more_modules_than_that(lasting_xla_children, monke
     monkeypatch.setattr(CompilerAtHand, "_ask", lambda self, request: {"status": "ok"})
     found = [at_hand.compile(f"module {number}", 8, target=TARGET).status for number in (0, 1, 2, 3, 4, 5, 3)]
     assert found == ["ok"] * (1 + MOST_FORMS) + ["unasked"] * 2 + ["ok"] and at_hand.left == 0
+    at_hand.allow_pipelines()
+    found = [at_hand.compile(f"pipelines {number}", 8, target=TARGET).status for number in range(MOST_PIPELINES + 1)]
+    assert found == ["ok"] * MOST_PIPELINES + ["unasked"]
 
 
 @pytest.mark.parametrize(
