@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from reshard.dialect_utils.ir import diagnostics
-from reshard.dialect_utils.xla.child import Compiled, KindCount, shown_estimates
+from reshard.dialect_utils.xla.child import Compiled, KindCount, may_be_estimated, shown_estimates
 from reshard.passes.driver.base import Session
 from reshard.passes.results import site_table
 from reshard.passes.results.checks import ROUNDED_ONCE
@@ -215,9 +215,8 @@ def _ahead_of_time_lines(check: Check, target: Target) -> list[str]:
         lines.append(f"  estimate: the compiler's own, {_ESTIMATED_BY[target.platform]}")
     if check.generated_s is not None:
         then, now = map(tenths_of_us, check.generated_s)
-        lines.append(
-            f"  no estimates to compare: the compiler's code generator has {then} us for stock, {now} us for ours"
-        )
+        where = "" if may_be_estimated(check.stock, check.ours) else "no estimates to compare: "
+        lines.append(f"  {where}the compiler's code generator has {then} us for stock, {now} us for ours")
     if check.promised:
         forms = f"{counted(check.promised, 'form')} of the module"
         lines.append(f"  searched: {forms} as XLA partitions them, {check.attempts} compiled for the target")

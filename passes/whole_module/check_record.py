@@ -87,13 +87,13 @@ class Check:
 
     @property
     def generated_s(self) -> tuple[float, float] | None:
-        """Returns the times of both by the code generator of the target's compiler, where they stand in for its
-        estimates; else None."""
+        """Returns the times of both by the code generator of the target's compiler; None if it does not say both."""
         if self.kept is not None:
             return self.kept.generated_s
         if self.target is None or not (self.topology and self.stock.is_ok and self.ours.is_ok):
             return None
-        return ModuleCriterion(BETTER, SiteNetwork(self.topology), self.target.devices).generated(self.stock, self.ours)
+        criterion = ModuleCriterion(BETTER, SiteNetwork(self.topology), self.target.devices)
+        return criterion.generated(self.stock, self.ours, beside_estimates=True)
 
     @property
     def other_order(self) -> OtherOrder | None:

@@ -464,17 +464,18 @@ class TestAheadOfTime:
             "estimate: the compiler's own, by bandwidth; it knows no latency and not where devices are",
         ]
 
-    def test_report_says_what_stands_in_for_estimates(self):
-        """Ours has none. The network, the target's, is known."""
+    @pytest.mark.parametrize(("ours_s", "where"), [(None, "no estimates to compare: "), (9e-5, "")])
+    def test_report_says_what_the_code_generator_says(self, ours_s, where):
+        """The network, the target's, is known."""
 
         def compiled(converted):
-            found = compiled_ahead(seconds=None if converted else 1e-4)
+            found = compiled_ahead(seconds=ours_s if converted else 1e-4)
             return dataclasses.replace(found, generated_seconds=2e-4 if converted else 3e-4)
 
         session = self.check(FakeChild(compiled))
         assert "code generator" not in report.as_text(session)
         session.results.checks[-1] = dataclasses.replace(session.results.checks[-1], topology="v5e:2x2")
-        said = "  no estimates to compare: the compiler's code generator has 300.0 us for stock, 200.0 us for ours\n"
+        said = f"\n  {where}the compiler's code generator has 300.0 us for stock, 200.0 us for ours\n"
         assert said in report.as_text(session)
         (found,) = report.as_dict(session)["checks"]
         assert [found[side]["generated_seconds"] for side in ("stock", "ours")] == [3e-4, 2e-4]
