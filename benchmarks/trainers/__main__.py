@@ -28,6 +28,7 @@ from reshard.synthesis.common.text_table import markdown_table
 
 TRAINERS = ("maxtext", "tunix")
 HEADER = ("step", "network", "stock", "ours", "stock ÷ ours", "received", "ours", "temporaries", "ours")
+GENERATED = ("code generator, stock", "ours")  # where a compiler of TPUs is asked
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,14 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 report = reshard.optimize(module.lowered(step, asked.size, devices), **options, **limit).report
                 row, is_better = _row(report.to_dict(), may_need_more=bool(limit))
             except Exception as error:  # one trainer's trouble is a row
-                rows.append((name, network, f"{type(error).__name__}: {error}".splitlines()[0][:100], *[""] * 6))
+                rows.append((name, network, f"{type(error).__name__}: {error}".splitlines()[0][:100], *[""] * 8))
                 is_good = False
                 continue
             rows.append((name, network, *row))
             is_good &= is_better
     if not rows:
         parser.error("no step of a trainer that is installed has such a name")
-    print(markdown_table(HEADER, rows, "llrrrrrrr"))
+    columns = len(HEADER) + len(GENERATED) * any(any(row[len(HEADER) :]) for row in rows)
+    header = (*HEADER, *GENERATED)[:columns]
+    print(markdown_table(header, [row[:columns] for row in rows], "ll" + "r" * (columns - 2)))
     return 0 if is_good else 1
 
 
@@ -94,6 +97,8 @@ def _row(report: Mapping[str, Any], *, may_need_more: bool) -> tuple[tuple[str, 
     cells = [f"{stock['modelled_us']:,.0f} us", f"{ours['modelled_us']:,.0f} us", f"{ratio:.2f}"]
     for kind in ("bytes_received", "temp_bytes"):
         cells += [f"{each[kind] / 1e6:,.2f} MB" for each in (stock, ours)]
+    generated = [each.get("generated_seconds") for each in (stock, ours)]
+    cells += [f"{1e6 * seconds:,.0f} us" if seconds else "" for seconds in generated]
     is_small = may_need_more or ours["temp_bytes"] <= 1.002 * stock["temp_bytes"]
     return tuple(cells), ratio > 0.9999 and is_small
 

@@ -62,7 +62,7 @@ def generated_in(hlo_text: str) -> Generated | None:
     if not _CYCLES.search(hlo_text):
         return None
     module = parse_module(hlo_text)
-    rows = _PricedWork(module, reads_lines=False).work(Scope(module, module.entry, ()))
+    rows = PricedWork(module, reads_lines=False).work(Scope(module, module.entry, ()))
     others = Counter({row[:3]: runs for row, runs in rows.items() if not row[3]})
     return Generated(sum(cycles * runs for (*_, cycles), runs in rows.items()), local_work(others))
 
@@ -73,7 +73,7 @@ def cycles_of(instruction: Instruction) -> int:
     return int(priced[1]) if priced else 0
 
 
-class _PricedWork(ProgramWork):
+class PricedWork(ProgramWork):
     """Files each piece of work with its cycles, 0 for one without a price. Of a conditional the branch with the most
     cycles counts."""
 

@@ -16,7 +16,7 @@ It runs once. So it counts where it starts, and hides behind the work of its ste
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..platform.typed import present
@@ -153,16 +153,16 @@ def with_calls_inlined(module: HloModule) -> HloModule:
     """
     if not any(each.opcode == "call" for one in module.computations.values() for each in one.instructions.values()):
         return module
-    if not _can_be_inlined(module):
-        return module
     inliner = _Inliner(module.computations, lambda each: each.opcode == "call", "to_apply")
+    if not inliner.can_inline(module.computations):
+        return module
     found = {name: inliner.inlined(name) for name in module.computations}
     return replace(module, computations=found, entry=found[module.entry.name])
 
 
 def with_fusions_inlined(module: HloModule, computation: Computation) -> Computation:
     """Returns the computation of a fusion whose fusions are replaced by what they compute, but for those in which a
-    collective starts or ends.
+    collective starts or ends. One that would become very large stays as it is.
 
     Example:
       >>> from .text import parse_module
@@ -186,31 +186,13 @@ def with_fusions_inlined(module: HloModule, computation: Computation) -> Computa
     def is_inlined(each: Instruction) -> bool:
         return each.opcode == "fusion" and all(piece.role == STEP for piece in async_pieces(module, each))
 
-    return _Inliner(module.computations, is_inlined, "calls").inlined(computation.name)
+    inliner = _Inliner(module.computations, is_inlined, "calls")
+    return inliner.inlined(computation.name) if inliner.can_inline([computation.name]) else computation
 
 
 def name_in_text(instruction: Instruction) -> str:
     """Returns the name that an instruction has in the text, where it may be in a callee."""
     return instruction.name.rpartition("/")[2]
-
-
-def _can_be_inlined(module: HloModule) -> bool:
-    """Returns whether the computations without calls have not too many instructions, and no call is too deep."""
-    sizes: dict[str, int] = {}
-
-    def size(name: str, depth: int) -> int:
-        if name not in sizes:
-            if depth > _DEEPEST_CALL:
-                raise RecursionError
-            own = module.computations[name].instructions
-            called = [present(each.callee("to_apply")) for each in own.values() if each.opcode == "call"]
-            sizes[name] = len(own) + sum(size(each, depth + 1) for each in called)
-        return sizes[name]
-
-    try:
-        return sum(size(name, 0) for name in module.computations) <= _MOST_INLINED
-    except RecursionError:
-        return False
 
 
 class _Inliner:
@@ -224,6 +206,24 @@ class _Inliner:
     def __init__(self, computations: dict[str, Computation], is_call: Callable[[Instruction], bool], callee: str):
         self._computations, self._is_call, self._callee = computations, is_call, callee
         self._found: dict[str, Computation] = {}
+
+    def can_inline(self, names: Iterable[str]) -> bool:
+        """Returns whether computations without calls have not too many instructions, and no call is too deep."""
+        sizes: dict[str, int] = {}
+
+        def size(name: str, depth: int) -> int:
+            if name not in sizes:
+                if depth > _DEEPEST_CALL:
+                    raise RecursionError
+                own = self._computations[name].instructions
+                called = [present(each.callee(self._callee)) for each in own.values() if self._is_call(each)]
+                sizes[name] = len(own) + sum(size(each, depth + 1) for each in called)
+            return sizes[name]
+
+        try:
+            return sum(size(name, 0) for name in names) <= _MOST_INLINED
+        except RecursionError:
+            return False
 
     def inlined(self, name: str) -> Computation:
         if name not in self._found:

@@ -290,6 +290,7 @@ def _work_of_fusion(module: HloModule, fusion: Instruction, reads_lines: bool = 
     computation = with_fusions_inlined(module, module.computations[str(fusion.callee("calls"))])
     inside = computation.instructions.values()
     flops = sum(flops_of(computation, each) for each in inside if each.opcode not in _FREE)
+    flops += sum(_work_of_fusion(module, each)[0] for each in inside if each.opcode == "fusion")
     read, written = _Loops(computation, is_fused=True, is_one=True).bytes_of_all(_in_place(fusion))
     return flops, read + written + (_unused_of_lines(computation, read) if reads_lines else 0)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 UNLIMITED = 1 << 30
 MOST_FORMS = 3  # of a module, times the effort
-MOST_PIPELINES = 1  # forms with pipelines, beside these, times the effort
+MOST_PIPELINES = 1  # forms more that are kept for pipelines, times the effort
 _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")  # which a compiler of this process reads
 # What depends on what else there is; a program that does not fit into the memory of a chip is refused for good.
 _PASSING = re.compile("RESOURCE_EXHAUSTED(?!.*permanent error)|UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED")

@@ -237,6 +237,7 @@ def _checked_further(
 
         if overlap_stage.may_overlap(module, session.results.checks[-1]):
             module = overlap_stage.overlapped(parse_original(), module, pipeline, session)
+        session.results.checks[before:] = [each.settled() for each in session.results.checks[before:]]
     return module
 
 

@@ -260,6 +260,7 @@ class _Contest:
             traffic=traffic,
             layouts=found.constraints,
             mesh=check_record.mesh_of(found.module),
+            kept=None,
         )
 
     def _laid_out(self, memory_limit: int | None) -> _LaidOut:

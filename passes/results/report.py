@@ -16,7 +16,7 @@ from reshard.passes.results import site_table
 from reshard.passes.results.checks import ROUNDED_ONCE
 from reshard.passes.results.summed_remarks import reasons, skipped_text
 from reshard.passes.sites.network import SiteNetwork, target_on
-from reshard.passes.sites.oracle import UNMEASURED
+from reshard.passes.sites.oracle import UNMEASURED, micros_of_both
 from reshard.passes.traffic.row_text import summary_text
 from reshard.synthesis.common.numbers import count, counted, tenths_of_us
 from reshard.synthesis.common.text_table import table
@@ -163,7 +163,7 @@ def _check_text(check: Check, name: str) -> str:
         how = counted(check.layouts, "constraint")
         lines.append(f"  layouts between arguments and results are chosen, by {how}; sites are those of these layouts")
     if (order := check.other_order) is not None:
-        lines.append(f"  {_order_text(check, order)}")
+        lines.append(f"  {_order_text(order)}")
     if check.wrong_stock:
         lines.append(f"  written per device as a whole, since stock XLA computes wrong values: {check.wrong_stock}")
     for sites, reason in check.added:
@@ -173,11 +173,11 @@ def _check_text(check: Check, name: str) -> str:
     return "\n".join(lines)
 
 
-def _order_text(check: Check, order: OtherOrder) -> str:
+def _order_text(order: OtherOrder) -> str:
     """Returns in words what another order of devices would gain."""
-    now_s = check.our_time.seconds if check.our_time else order.seconds
-    less = f"{1 - order.seconds / now_s:.1%} less" if now_s else "less"
-    return f"with the devices in another order: modelled {tenths_of_us(order.seconds)} us, {less}; see reshard place"
+    gain = 1 - order.seconds / order.own_s
+    times = micros_of_both(order.own_s, order.seconds)
+    return f"with the devices in another order: modelled {times}, {gain:.1%} less; see reshard place"
 
 
 def _rounded_once_text(session: Session) -> str:
@@ -336,7 +336,8 @@ def _check_dict(check: Check) -> dict:
     if check.wrong_stock:
         changes["wrong_stock"] = check.wrong_stock
     if (order := check.other_order) is not None:
-        changes["other_order"] = {"modelled_us": _us(order.seconds), "placement": order.text}
+        times = {"modelled_us": _us(order.seconds), "as_it_is_us": _us(order.own_s)}
+        changes["other_order"] = {**times, "placement": order.text}
     listed = {} if check.traffic is None else {"traffic": check.traffic}
     return {**target, **network, **sides, **changes, "is_rewritten": check.is_rewritten, **listed}
 

@@ -115,11 +115,12 @@ class SiteNetwork:
         from reshard.synthesis.network.program_time import roofline_s
 
         generated_s = compiled.generated_seconds
-        final = None if generated_s is None else self.final_time_of(compiled, num_devices)
-        if generated_s is None or final is None:
+        if generated_s is None:
             return None
-        if compiled.final_schedule:
+        if compiled.final_schedule and not compiled.final_unpriced:
             return self._scheduled(compiled, num_devices, as_generated=True).seconds
+        if (final := self.final_time_of(compiled, num_devices)) is None:
+            return None
         others_s = sum(roofline_s(self.topology, each) for each in compiled.generated_without)
         return final.collectives_s + generated_s + others_s
 

@@ -35,7 +35,7 @@ Change = tuple[tuple[int, ...], str]  # sites and the reason
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a check says of programs whose work it does not have; see the properties of `Check` with these names."""
+    """What a check says of its programs once it is made; see the properties of `Check` with these names."""
 
     generated_s: tuple[float, float] | None = None
     other_order: OtherOrder | None = None
@@ -61,8 +61,8 @@ class Check:
       wrong_stock: where stock XLA computes wrong values, if that is why it is taken over; else empty.
       layouts: how many constraints say the layouts of ours, if these are chosen; None if they are those of propagation.
       not_judged: why the compiler of devices at hand has not decided, in words; empty if it has, or if there is none.
-      mesh: that of the module; None if it has none or several, or if `kept` is there.
-      kept: what is else found out when it is asked for, which takes the work of the programs; None if that is there.
+      mesh: that of the module; None if it has none or several, or if their work is not there.
+      kept: what takes the work of the programs to find out; None if that was not done yet.
     """
 
     stock: Compiled
@@ -105,9 +105,14 @@ class Check:
     def without_work(self) -> Check:
         """Returns the check without the work of its programs: it has their times, and the work is as long as a
         program."""
+        check = self.settled()
         nothing = {"moved": (), "work": (), "final_moved": (), "final_work": (), "final_schedule": ()}
         stock, ours = (replace(each, **nothing) for each in (self.stock, self.ours))
-        return replace(self, stock=stock, ours=ours, mesh=None, kept=Kept(self.generated_s, self.other_order))
+        return replace(check, stock=stock, ours=ours, mesh=None)
+
+    def settled(self) -> Check:
+        """Returns the check with all that it says found out, once."""
+        return self if self.kept else replace(self, kept=Kept(self.generated_s, self.other_order))
 
 
 def mesh_of(module: ir.Module) -> Mesh | None:
@@ -175,6 +180,7 @@ def with_ours(
         added=added,
         traffic=traffic,
         taken_over=taken_over,
+        kept=None,
     )
 
 

@@ -9,7 +9,7 @@ device does, and at its end the device waits for what is left of it.
   the other way round on a torus share none; what is no permute is taken to share all. What is shorter than the rest of
   the other one does not wait for all of that: both travel at once, the other one is later by the shorter one's time.
 - R2 Driven: a collective that a compiler runs in pieces, inside of fusions with other work, moves on beside the work of
-  these fusions alone; of several in one fusion, one after the other.
+  these fusions alone; of several in one fusion, one after the other. Others that share its links are later by as much.
 - R3 Loops: a loop takes as long as one turn, times its turns. What is under way beside a loop does not move on.
 
 So the time is that of all work, and of all collectives, less what runs beside something else: at least that of the
@@ -18,7 +18,7 @@ work, and at most that of both one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -114,6 +114,17 @@ def scheduled_time(
     return ProgramTime(waited_s, worked_s, moved_s - waited_s)
 
 
+def runs_of(schedule: Schedule, turns: int = 1) -> Iterator[tuple[Start | Work, int]]:
+    """Yields the collectives and the work of a schedule, each with how often it runs."""
+    for step in schedule:
+        if isinstance(step, Loop):
+            yield from runs_of(step.steps, turns * step.turns)
+        elif isinstance(step, Driving):
+            yield step.work, turns
+        elif not isinstance(step, Done):
+            yield step, turns
+
+
 def as_plain(schedule: Schedule) -> list:
     """Returns a schedule as lists of numbers and texts, from which `from_plain` makes it again: its collectives, each
     once, and its steps."""
@@ -203,12 +214,6 @@ class _Turn:
         for each in self.travels.values():
             each.end_s += seconds
 
-    def drive(self, numbers: Sequence[int], seconds: float) -> None:
-        """Moves collectives on, one after the other. R2"""
-        for travel in (self.travels[number] for number in numbers if number in self.travels):
-            moved_s = min(seconds, travel.left_s or 0.0)
-            travel.left_s, seconds = (travel.left_s or 0.0) - moved_s, seconds - moved_s
-
     def wait_for(self, travel: _Travel) -> None:
         if travel.left_s is None:
             self.now_s = max(self.now_s, travel.end_s)
@@ -236,6 +241,8 @@ class _Run:
             case Work():
                 turn.work(self._seconds_of(step))
             case Start():
+                if before := turn.travels.pop(step.number, None):
+                    turn.wait_for(before)  # nobody else will
                 turn.travels[step.number] = self._started(turn, step)
             case Done():
                 if travel := turn.travels.pop(step.number, None):
@@ -243,11 +250,20 @@ class _Run:
             case Driving():
                 seconds = self._seconds_of(step.work)
                 turn.work(seconds)
-                turn.drive(step.numbers, seconds)
+                self._drive(turn, step.numbers, seconds)
             case Loop():
                 waited_s, worked_s = self.through(step.steps)
                 turn.pause(step.turns * (waited_s + worked_s))
                 turn.worked_s += step.turns * worked_s
+
+    def _drive(self, turn: _Turn, numbers: Sequence[int], seconds: float) -> None:
+        """Moves collectives on, one after the other. R2"""
+        others = [each for each in turn.travels.values() if each.left_s is None and each.end_s > turn.now_s - seconds]
+        for travel in (turn.travels[number] for number in numbers if number in turn.travels):
+            moved_s = min(seconds, travel.left_s or 0.0)
+            travel.left_s, seconds = (travel.left_s or 0.0) - moved_s, seconds - moved_s
+            for other in others:
+                other.end_s += moved_s * self._share(travel.collective, other.collective)
 
     def _started(self, turn: _Turn, step: Start) -> _Travel:
         collective = step.collective

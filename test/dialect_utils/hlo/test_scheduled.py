@@ -234,3 +234,150 @@ def test_a_small_permute_that_is_under_way_for_long_takes_no_work_from_a_large_o
     ends = "%smalld = f32[1,64]{1,0} collective-permute-done(%small)"
     lines = (start("s"), product("x"), done("s"), start("t"), product("y"), done("t"))
     assert waits(row, small, *lines, ends) == pytest.approx(2 - products(2) + waits(row, small, ends))
+
+
+SUM = """%added (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %z = f32[] add(%x, %y)
+}
+"""
+ALL = "replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=%added"
+
+
+def with_computations(computations: str, *lines: str) -> str:
+    head, _, entry = program(start("s"), done("s"), *lines).partition("\n")
+    return f"{head}\n{SUM}{computations}{entry}"
+
+
+def sequential(text: str) -> float:
+    """Returns the seconds of the collectives of a program, one after the other."""
+    ops = collectives_in(text)
+    return scheduled_time(LINE, 4, ops.collectives, ()).hidden_s
+
+
+class TestOtherComputations:
+    """Whatever runs a collective, it is waited for: what nothing runs beside takes all of its time."""
+
+    def waited(self, computations: str, *lines: str) -> None:
+        text = with_computations(computations, *lines)
+        ops = collectives_in(text)
+        assert schedule_in(text, ops.ops) and len(ops.ops) > 1
+        assert time_of(text).collectives_s == pytest.approx(sequential(text))
+
+    def test_of_a_conditional_a_branch_with_collectives_counts(self):
+        branches = f"""%moves (p: f32[64,64]) -> f32[64,64] {{
+  %p = f32[64,64]{{1,0}} parameter(0)
+  ROOT %m = f32[64,64]{{1,0}} all-reduce(%p), channel_id=2, {ALL}
+}}
+%negates (q: f32[64,64]) -> f32[64,64] {{
+  %q = f32[64,64]{{1,0}} parameter(0)
+  ROOT %n = f32[64,64]{{1,0}} negate(%q)
+}}
+"""
+        calls = "true_computation=%moves, false_computation=%negates"
+        text = with_computations(
+            branches, "%p = pred[] constant(true)", f"%c = f32[64,64]{{1,0}} conditional(%p, %a, %a), {calls}"
+        )
+        steps = schedule_in(text, collectives_in(text).ops)
+        assert steps == () or time_of(text).collectives_s == pytest.approx(sequential(text))
+
+    def test_in_a_fusion_in_a_fusion(self):
+        fused = f"""%inner (p: f32[64,64]) -> f32[64,64] {{
+  %p = f32[64,64]{{1,0}} parameter(0)
+  ROOT %m = f32[64,64]{{1,0}} all-reduce(%p), channel_id=2, {ALL}
+}}
+%outer (q: f32[64,64]) -> f32[64,64] {{
+  %q = f32[64,64]{{1,0}} parameter(0)
+  ROOT %n = f32[64,64]{{1,0}} fusion(%q), kind=kCustom, calls=%inner
+}}
+"""
+        self.waited(fused, "%f = f32[64,64]{1,0} fusion(%a), kind=kCustom, calls=%outer")
+
+    @pytest.mark.parametrize("sums", [1, 2])
+    def test_in_an_async_computation_with_other_work(self, sums):
+        moves = "\n".join(f"  %m{each} = f32[64,64]{{1,0}} all-reduce(%p), channel_id=2, {ALL}" for each in range(sums))
+        callee = f"""%apart (p: f32[64,64]) -> f32[64,64] {{
+  %p = f32[64,64]{{1,0}} parameter(0)
+{moves}
+  ROOT %n = f32[64,64]{{1,0}} negate(%m0)
+}}
+"""
+        shape = "((f32[64,64]{1,0}), f32[64,64]{1,0}, u32[])"
+        text = with_computations(
+            callee,
+            f"%b = {shape} async-start(%a), calls=%apart",
+            f"%g = {shape} async-update(%b), calls=%apart",
+            "%e = f32[64,64]{1,0} async-done(%g), calls=%apart",
+        )
+        ops = collectives_in(text)
+        steps = schedule_in(text, ops.ops)
+        assert (
+            sum(isinstance(each, Start) for each in steps) == 1 + sums == sum(isinstance(each, Done) for each in steps)
+        )
+        hidden = time_of(text).hidden_s
+        assert hidden == pytest.approx(0) if sums == 2 else 0 < hidden < 0.1 * sequential(text)
+
+    def test_in_loops_of_different_lengths_of_one_computation(self):
+        loop = f"""%below (state: (s32[], s32[], f32[64,64])) -> pred[] {{
+  %state = (s32[], s32[], f32[64,64]{{1,0}}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %n = s32[] get-tuple-element(%state), index=1
+  ROOT %l = pred[] compare(%i, %n), direction=LT
+}}
+%turn (state: (s32[], s32[], f32[64,64])) -> (s32[], s32[], f32[64,64]) {{
+  %state = (s32[], s32[], f32[64,64]{{1,0}}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %n = s32[] get-tuple-element(%state), index=1
+  %v = f32[64,64]{{1,0}} get-tuple-element(%state), index=2
+  %o = s32[] constant(1)
+  %j = s32[] add(%i, %o)
+  %m = f32[64,64]{{1,0}} all-reduce(%v), channel_id=2, {ALL}
+  ROOT %t = (s32[], s32[], f32[64,64]{{1,0}}) tuple(%j, %n, %m)
+}}
+"""
+        state = "(s32[], s32[], f32[64,64]{1,0})"
+        lines = ["%zero = s32[] constant(0)"]
+        for turns in (2, 5):
+            lines += [
+                f"%n{turns} = s32[] constant({turns})",
+                f"%t{turns} = {state} tuple(%zero, %n{turns}, %a)",
+                f"%w{turns} = {state} while(%t{turns}), condition=%below, body=%turn",
+            ]
+        text = with_computations(loop, *lines)
+        runs = [op.collective.trip_count for op in collectives_in(text).ops]
+        assert runs == [1, 2, 5]
+        self.waited(loop, *lines)
+
+
+def test_a_schedule_that_is_not_all_of_the_program_is_none():
+    text = program(start("s"), product("x"), done("s"))
+    ops = collectives_in(text).ops
+    assert schedule_in(text, ops) and not schedule_in(text, (*ops, *ops))
+
+
+def test_work_takes_as_long_as_the_code_generator_says_where_that_is_asked():
+    """700 cycles of a fusion at 1 GHz; what has no price is by the roofline."""
+    fused = """%squared (p: f32[64,64]) -> f32[64,64] {
+  %p = f32[64,64]{1,0} parameter(0)
+  ROOT %m = f32[64,64]{1,0} multiply(%p, %p)
+}
+"""
+    config = 'backend_config={"estimated_cycles":"700"}'
+    text = with_computations(fused, f"%f = f32[64,64]{{1,0}} fusion(%a), kind=kLoop, calls=%squared, {config}")
+    ops = collectives_in(text)
+    steps = schedule_in(text, ops.ops, 1e9)
+    assert [each.generated_s for each in steps if isinstance(each, Work)] == [7e-7, 0.0]
+    modelled, generated = (scheduled_time(LINE, 4, (), steps, as_generated=each).local_s for each in (False, True))
+    assert generated == pytest.approx(7e-7 + 2 * 64 * 64 * 4 / LINE.memory_bandwidth_bytes_per_s)
+    assert modelled == pytest.approx(4 * 64 * 64 * 4 / LINE.memory_bandwidth_bytes_per_s)
+
+
+def test_what_is_driven_shares_its_links():
+    """A gather that products drive and a sum that travels beside them take the links one after the other."""
+    gather = Collective("all_gather", 10**6, 4 * 10**6, groups=((0, 1, 2, 3),))
+    total = Collective("all_reduce", 10**6, 10**6, groups=((0, 1, 2, 3),))
+    both = sum(scheduled_time(LINE, 4, (each,), ()).hidden_s for each in (gather, total))
+    long = Work(LocalWork(0, round(both * LINE.memory_bandwidth_bytes_per_s / 2)))
+    steps = (Start(0, gather, is_driven=True), Start(1, total), Driving((0,), long), Done(0), Done(1))
+    assert scheduled_time(LINE, 4, (gather, total), steps).seconds == pytest.approx(both, rel=0.01)

@@ -203,7 +203,7 @@ class TestAnswersOfStockXla:
                 "work": [],
                 "final_moved": [],
                 "final_work": [],
-                "final_hidden": [],
+                "final_schedule": [],
             }
             copy = poisoned / path.relative_to(tmp_path / "cache")
             copy.parent.mkdir(parents=True, exist_ok=True)
