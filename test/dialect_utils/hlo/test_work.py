@@ -598,3 +598,36 @@ def test_xla_analyses_its_final_program_alike(child, name):
     assert 0.95 * xla_flops <= total_flops(final) == total_flops(partitioned) <= xla_flops
     assert 0.75 * xla_bytes <= sum(row.bytes_moved * row.runs for row in work_in(final)) <= xla_bytes
     assert 0.5 * xla_bytes <= sum(row.bytes_moved * row.runs for row in work_in(partitioned)) <= xla_bytes
+
+
+def test_a_fusion_in_a_fusion_reads_what_it_slices_and_computes_once():
+    """A layer of a stack of weights is sliced inside of the product that takes it, as compilers of TPUs write it."""
+    text = """HloModule m, is_scheduled=true
+%sliced (stack: f32[16,64,64], at: s32[]) -> f32[64,64] {
+  %stack = f32[16,64,64]{2,1,0} parameter(0)
+  %at = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %layer = f32[1,64,64]{2,1,0} dynamic-slice(%stack, %at, %zero, %zero), dynamic_slice_sizes={1,64,64}
+  ROOT %weights = f32[64,64]{1,0} bitcast(%layer)
+}
+%product (rows: f32[64,64], all: f32[16,64,64], turn: s32[]) -> f32[64,64] {
+  %rows = f32[64,64]{1,0} parameter(0)
+  %all = f32[16,64,64]{2,1,0} parameter(1)
+  %turn = s32[] parameter(2)
+  %of_turn = f32[64,64]{1,0} fusion(%all, %turn), kind=kLoop, calls=%sliced
+  ROOT %d = f32[64,64]{1,0} dot(%rows, %of_turn), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+ENTRY %main (a: f32[64,64], w: f32[16,64,64], i: s32[]) -> f32[64,64] {
+  %a = f32[64,64]{1,0} parameter(0)
+  %w = f32[16,64,64]{2,1,0} parameter(1)
+  %i = s32[] parameter(2)
+  ROOT %f = f32[64,64]{1,0} fusion(%a, %w, %i), kind=kOutput, calls=%product
+}"""
+    assert work_in(text) == (LocalWork(2 * 64**3, 3 * 64 * 64 * 4),)
+    outer = """%outer (s: f32[16,64,64], t: s32[]) -> f32[64,64] {
+  %s = f32[16,64,64]{2,1,0} parameter(0)
+  %t = s32[] parameter(1)
+  ROOT %o = f32[64,64]{1,0} fusion(%s, %t), kind=kLoop, calls=%sliced
+}
+%product ("""
+    assert work_in(text.replace("calls=%sliced", "calls=%outer").replace("%product (", outer)) == work_in(text)
