@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.dialect_utils.xla.target_devices import places_of_partitions
 from reshard.passes.driver.base import RunOptions, Session
@@ -27,7 +28,8 @@ def ran(monkeypatch) -> list[tuple]:
 
     def compiled(original, module, pipeline, session, rows, **_):
         found.append(("compiled", original, module))
-        session.results.checks.append(SimpleNamespace(taken_over="", target=None))
+        failed = Compiled("error", "no compiler")
+        session.results.checks.append(check_record.Check(failed, failed, (), False))
         return "compiled module"
 
     def run(original, module, pipeline, session, rows, **limits):
