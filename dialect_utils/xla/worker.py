@@ -643,7 +643,8 @@ def _final_traffic(hlo_text: str, clock: float | None = None, *, reads_lines: bo
     found = _traffic(hlo_text, reads_lines=reads_lines)
     kept = ("bytes_received", "bytes_sent", "collectives", "unpriced", "moved", "work")
     is_asynchronous = "-start(" in hlo_text or "AsyncCollectiveStart" in hlo_text
-    schedule = schedule_in(hlo_text, collectives_in(hlo_text).ops, clock) if is_asynchronous else ()
+    runs_beside = is_asynchronous and not reads_lines  # on CPU devices nothing does
+    schedule = schedule_in(hlo_text, collectives_in(hlo_text).ops, clock) if runs_beside else ()
     return {f"final_{name}": found[name] for name in kept} | {"final_schedule": as_plain(schedule)}
 
 
