@@ -861,7 +861,7 @@ def compiled_from(reply: dict) -> Compiled:
 
     known = {field.name for field in fields(Compiled)}
     values = {name: _frozen(value) for name, value in reply.items() if name in known}
-    values["final_schedule"] = schedule_from(reply.get("final_schedule", ()))
+    values["final_schedule"] = schedule_from(values.get("final_schedule", ()))
     rows = {name: tuple(row(*_frozen(each)) for each in reply.get(name, ())) for name, row in _rows_of_fields().items()}
     return Compiled(**{**values, "status": reply["status"], **rows})
 

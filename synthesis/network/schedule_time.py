@@ -94,7 +94,7 @@ def scheduled_time(
       as_generated: whether work takes as long as the code generator says, where it says so.
     Raises: TopologyError if the topology does not fit.
 
-    Example: a hop of 11.4 us, beside a product of 4 us; then two hops at once around a ring, one each way.
+    Example: a hop of 12 us, beside a product of 4 us; then two hops at once around a ring, one each way.
       >>> topology = Topology.parse("v5e:1x16")
       >>> around = tuple((at, (at + 1) % 16) for at in range(16))
       >>> there, back = (Collective("collective_permute", 450_000, 450_000, pairs=pairs)
@@ -148,7 +148,7 @@ def as_plain(schedule: Schedule) -> list:
 
 
 def from_plain(plain: Sequence) -> Schedule:
-    """Returns the schedule that `as_plain` has written.
+    """Returns the schedule that `as_plain` has written, with tuples in the place of lists.
 
     Example:
       >>> around = Collective("collective_permute", 8, 8, pairs=((0, 1), (1, 0)))
@@ -159,7 +159,7 @@ def from_plain(plain: Sequence) -> Schedule:
     """
     if not plain:
         return ()
-    collectives = [Collective(*map(_frozen, each)) for each in plain[0]]
+    collectives = [Collective(*each) for each in plain[0]]
 
     def work(row: Sequence) -> Work:
         *of_row, generated_s = row
@@ -183,16 +183,11 @@ def from_plain(plain: Sequence) -> Schedule:
     return tuple(step(*each) for each in plain[1])
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
-
-
 @dataclass(slots=True)
 class _Travel:
     """A collective under way, and when it ends; one that is driven has `left_s` to go instead."""
 
     collective: Collective
-    seconds: float
     end_s: float = 0.0
     left_s: float | None = None
 
@@ -271,10 +266,10 @@ class _Run:
             self._seconds[collective] = cost.collective_time_s(self._topology, self._num_devices, collective)
         seconds = self._seconds[collective]
         if step.is_driven:
-            return _Travel(collective, seconds, left_s=seconds)
+            return _Travel(collective, left_s=seconds)
         under_way = [each for each in turn.travels.values() if each.left_s is None and each.end_s > turn.now_s]
         delays = [self._delay_s(each, each.end_s - turn.now_s, collective, seconds) for each in under_way]
-        return _Travel(collective, seconds, turn.now_s + max(delays, default=0.0) + seconds)
+        return _Travel(collective, turn.now_s + max(delays, default=0.0) + seconds)
 
     def _delay_s(self, other: _Travel, rest_s: float, collective: Collective, seconds: float) -> float:
         """Returns the time by which a collective is later since another one is under way, which may be later, too."""

@@ -2,6 +2,7 @@
 """What differs between versions of jax: each probe works with the one that is installed."""
 
 import importlib.metadata
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -136,3 +137,23 @@ def test_the_store_of_a_job_tells_what_is_missing_from_what_is_over():
 
 def _end(*_, **__):
     raise RuntimeError("UNAVAILABLE: the job is over")
+
+
+@pytest.mark.parametrize(("processes", "is_loaded"), [((0, 0), True), ((0, 1), False)])
+def test_nothing_is_loaded_for_devices_of_several_processes(processes, is_loaded, monkeypatch):
+    """The client of CPU devices compiles only for what it loads; of a job one process alone would load it."""
+    module, options = object(), object()
+
+    def refuses(*_, **__):
+        raise RuntimeError("NOT_FOUND: No compiler factory for platform: cpu")
+
+    client = SimpleNamespace(compile=refuses)
+    devices = [SimpleNamespace(process_index=each, client=client) for each in processes]
+    monkeypatch.setattr(compat, "_xla_client", lambda: SimpleNamespace(DeviceList=tuple))
+    monkeypatch.setattr(compat, "are_attached", lambda _: True)
+    monkeypatch.setattr(compat, "load_executable", lambda *given: given)
+    if is_loaded:
+        assert compat.compile_ahead_of_time(module, devices, options) == (module, devices, options)
+    else:
+        with pytest.raises(RuntimeError, match="NOT_FOUND"):
+            compat.compile_ahead_of_time(module, devices, options)
