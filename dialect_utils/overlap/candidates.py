@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 from reshard.synthesis.common.numbers import counted
 from reshard.synthesis.forms.platforms import TPU
 from reshard.synthesis.hierarchy.redistributions import REDUCING, InGroups
-from reshard.synthesis.network.cost import collective_time_s, crossed_level, places_of, shared_by_permutes
+from reshard.synthesis.network.cost import collective_time_s, crossed_level, places_of
+from reshard.synthesis.network.link_sharing import shared_by_permutes
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.overlap.pipelines import (
     COMPUTING,

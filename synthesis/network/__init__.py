@@ -7,6 +7,7 @@ __all__ = [
     "calibration",
     "cost",
     "cut_bounds",
+    "link_sharing",
     "occupancy",
     "pricing",
     "program_time",

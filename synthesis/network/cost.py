@@ -59,6 +59,7 @@ from ..programs.traffic import KINDS, Collective
 from .topology import SWAP, Level, Topology, TopologyError
 
 RING, TREES, PHASES, DIRECT = "ring", "trees", "phases per level", "direct"  # how a collective runs
+UP, DOWN = "up", "down"  # the two directions of a link
 MOST_ROUTED_PAIRS = 1 << 18  # of an all_to_all in groups that are no sub-grids; larger ones are priced as a ring
 
 _GATHERS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
@@ -132,7 +133,7 @@ def price_on(
 ) -> Price:
     """Returns what a collective takes, also at each level; the arguments and errors are those of `coefficients`."""
     if kind == "collective_permute":
-        return _permute(network, network.positions_of(pairs if pairs is not None else ()).reshape(-1, 2))
+        return price_of_pairs(network, network.positions_of(pairs if pairs is not None else ()).reshape(-1, 2))
     if kind not in KINDS:
         raise ValueError(f"unknown kind of collective {kind!r}; known: {', '.join(KINDS)}")
     return _grouped(network, kind, *network.members_of(groups))
@@ -393,7 +394,7 @@ def meeting_parts(network: Network, positions, group, sizes) -> Iterator[tuple[V
 
 def _around_rings(network: Network, kind: str, positions, group, sizes) -> Price:
     """Returns the price of groups whose members form a ring, and pass everything on to the next one."""
-    step = _permute(network, ring_pairs(network, positions, group, sizes), kind)
+    step = price_of_pairs(network, ring_pairs(network, positions, group, sizes), kind)
     size, launch_s = int(sizes.max()), network.topology.launch_s(kind)
     if size == 1:
         return Price(0.0, 0.0, RING)
@@ -560,13 +561,11 @@ def _received_of(kind: str, members, around, group_size):
 
 def _on_grid(view: View, kind: str, parts: Parts) -> tuple[float, int]:
     """Returns (seconds per byte, hops) of one round on a ring or torus."""
-    gives = _max_per_set(_received(kind, parts) / (parts.meeting[parts.set] - 1), parts)  # from one part to another
-    nodes = view.nodes(parts.units)
-    arcs = [Arcs(view, dim, nodes, parts) for dim in range(len(nodes)) if nodes[dim].min() != nodes[dim].max()]
-    arcs = [arc for arc in arcs if arc.count.max() > 1]
+    gives = given(kind, parts)
+    arcs = crossed_arcs(view, parts)
     hops = int(np.sum([arc.hops for arc in arcs], axis=0).max())
     bandwidth = view.level.bandwidth_bytes_per_s
-    if (np.prod([arc.count for arc in arcs], axis=0) != parts.meeting).any():
+    if not are_sub_grids(parts, arcs):
         return _along_members(view, kind, parts, gives) / bandwidth, hops
     if kind in _EXCHANGES:
         return max(arc.busiest_link(arc.exchanged(), gives * parts.meeting) for arc in arcs) / bandwidth, hops
@@ -590,6 +589,23 @@ def _gather_on_grid(parts: Parts, tile: np.ndarray, arcs: list[Arcs]) -> float:
     return float(np.maximum(tile * (parts.meeting - 1) / rates, least).max())
 
 
+def given(kind: str, parts: Parts) -> np.ndarray:
+    """Returns the bytes of each set that one part gives to another one in one round, for tiles of one byte."""
+    return _max_per_set(_received(kind, parts) / (parts.meeting[parts.set] - 1), parts)
+
+
+def crossed_arcs(view: View, parts: Parts) -> list[Arcs]:
+    """Returns the arcs along each dimension in which parts of one set have different places."""
+    nodes = view.nodes(parts.units)
+    arcs = [Arcs(view, dim, nodes, parts) for dim in range(len(nodes)) if nodes[dim].min() != nodes[dim].max()]
+    return [arc for arc in arcs if arc.count.max() > 1]
+
+
+def are_sub_grids(parts: Parts, arcs: Sequence[Arcs]) -> bool:
+    """Returns whether the parts of each set fill the product of their places along the dimensions."""
+    return bool((np.prod([arc.count for arc in arcs], axis=0) == parts.meeting).all())
+
+
 class Arcs:
     """The places of each set's parts along one dimension: their distinct coordinates, and the arcs between neighbours.
 
@@ -601,7 +617,7 @@ class Arcs:
     """
 
     def __init__(self, view: View, dim: int, nodes, parts: Parts):
-        self.size = view.level.dims[dim]
+        self.dim, self.size = dim, view.level.dims[dim]
         self.lines = view.lines(dim, parts.units, nodes)
         key, self.row_of = np.unique(parts.set * self.size + nodes[dim], return_inverse=True)
         self.set, self.at = np.divmod(key, self.size)
@@ -636,9 +652,13 @@ class Arcs:
 
     def busiest_link(self, tiles_on_arc: np.ndarray, tile_of_set: np.ndarray) -> float:
         """Returns the bytes of all sets together on the busiest link of the dimension."""
+        return float(self.loads(tiles_on_arc, tile_of_set).max())
+
+    def loads(self, tiles_on_arc: np.ndarray, tile_of_set: np.ndarray) -> np.ndarray:
+        """Returns the bytes of all sets together on each link of the dimension, per direction: [line, link]."""
         bytes_on_arc = tiles_on_arc * tile_of_set[self.set]
         of = self.row_of
-        return _busiest(self.lines, self.at[of], self.length[of], bytes_on_arc[of], self.size)
+        return _line_loads(self.lines, self.at[of], self.length[of], bytes_on_arc[of], self.size)
 
 
 def _along_members(view: View, kind: str, parts: Parts, gives: np.ndarray) -> float:
@@ -663,14 +683,20 @@ def _along_members(view: View, kind: str, parts: Parts, gives: np.ndarray) -> fl
 
 def _routed(view: View, source: np.ndarray, target: np.ndarray, num_bytes: np.ndarray) -> float:
     """Returns the bytes on the busiest link if units of `source` send to those of `target` by shortest paths."""
-    here, there, most = list(view.nodes(source)), view.nodes(target), 0.0
+    return max((float(loads.max()) for _, _, loads in routed_loads(view, source, target, num_bytes)), default=0.0)
+
+
+def routed_loads(
+    view: View, source: np.ndarray, target: np.ndarray, num_bytes: np.ndarray
+) -> Iterator[tuple[int, str, np.ndarray]]:
+    """Yields each dimension, UP and DOWN, with the bytes on its links, [line, link]; see `_routed`."""
+    here, there = list(view.nodes(source)), view.nodes(target)
     for dim, size in enumerate(view.level.dims):
         lines = view.lines(dim, source, here)
         up, down, share = _ways(here[dim], there[dim], size, view.level.wraps[dim])
-        most = max(most, _busiest(lines, here[dim], up, num_bytes * share, size))
-        most = max(most, _busiest(lines, there[dim], down, num_bytes * (1 - share), size))
+        yield dim, UP, _line_loads(lines, here[dim], up, num_bytes * share, size)
+        yield dim, DOWN, _line_loads(lines, there[dim], down, num_bytes * (1 - share), size)
         here[dim] = there[dim]
-    return most
 
 
 def _ways(here: np.ndarray, there: np.ndarray, size: int, wraps: bool):
@@ -682,8 +708,8 @@ def _ways(here: np.ndarray, there: np.ndarray, size: int, wraps: bool):
     return np.maximum(there - here, 0), np.maximum(here - there, 0), (there > here).astype(float)
 
 
-def _busiest(lines: np.ndarray, start: np.ndarray, length: np.ndarray, num_bytes: np.ndarray, size: int) -> float:
-    """Returns the bytes on the busiest link, if each row loads `length` links from `start` on, around the end.
+def _line_loads(lines: np.ndarray, start: np.ndarray, length: np.ndarray, num_bytes: np.ndarray, size: int):
+    """Returns the bytes on each link, [line, link], if each row loads `length` links from `start` on, around the end.
 
     A path adds its bytes to the line where it starts and subtracts them where it ends; sums along the line are the
     loads.
@@ -695,7 +721,7 @@ def _busiest(lines: np.ndarray, start: np.ndarray, length: np.ndarray, num_bytes
     wrapped = np.where(over > 0, num_bytes, 0.0)
     weights = np.concatenate([num_bytes, -num_bytes, wrapped, -wrapped])
     change = np.bincount(at, weights, minlength=int(base.max()) + size + 1)
-    return float(np.cumsum(change.reshape(-1, size + 1), axis=1).max())
+    return np.cumsum(change.reshape(-1, size + 1), axis=1)
 
 
 def _max_per_set(values: np.ndarray, parts: Parts) -> np.ndarray:
@@ -707,7 +733,7 @@ def _max_per_set(values: np.ndarray, parts: Parts) -> np.ndarray:
 # ---- collective_permute
 
 
-def _permute(network: Network, pairs: np.ndarray, kind: str = "collective_permute") -> Price:
+def price_of_pairs(network: Network, pairs: np.ndarray, kind: str = "collective_permute") -> Price:
     """Returns the price of transfers between pairs of positions, which are parts of a collective of `kind`."""
     levels, launch_s = [], network.topology.launch_s(kind)
     seconds_per_byte, latency_s = 0.0, 0.0
@@ -734,36 +760,6 @@ def places_of(topology: Topology, num_devices: int, ids: Sequence[int]) -> list[
     units = [(view, positions // view.unit) for view in network.views]
     nodes = (view.nodes(unit) if view.is_grid else (unit % view.level.size,) for view, unit in units)
     return [tuple(map(int, place)) for place in zip(*(along for level in nodes for along in level))]
-
-
-def shared_by_permutes(
-    topology: Topology, num_devices: int, one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
-) -> float:
-    """Returns how far two permutes wait for each other's links: 0 if they run beside each other, 1 if one after the
-    other.
-
-    It is the time by which both at once, with tiles of one size, take longer than the longer one, by the shorter one's.
-
-    Args:
-      one, other: (source, target) device ids.
-
-    Example: a ring in each of two directions, one ring twice, and the second direction on a line without a wrap.
-      >>> around = [(at, (at + 1) % 16) for at in range(16)]
-      >>> back = [(there, here) for here, there in around]
-      >>> [shared_by_permutes(Topology.parse("v5e:1x16"), 16, around, each) for each in (back, around)]
-      [0.0, 1.0]
-      >>> around, back = ([pair for pair in pairs if max(pair) < 8] + end for pairs, end in
-      ...     ((around, [(7, 0)]), (back, [(0, 7)])))
-      >>> shared_by_permutes(Topology.parse("v5e:1x8"), 8, around, back)
-      1.0
-    """
-    network = network_of(topology, num_devices)
-    pairs = [network.positions_of(each).reshape(-1, 2) for each in (one, other)]
-    alone = [_permute(network, each).seconds_per_byte for each in pairs]
-    if not min(alone):
-        return 0.0
-    together = _permute(network, np.concatenate(pairs)).seconds_per_byte
-    return min(1.0, max(0.0, (together - max(alone)) / min(alone)))
 
 
 def meeting_pairs(network: Network, pairs: np.ndarray) -> Iterator[tuple[View, np.ndarray]]:

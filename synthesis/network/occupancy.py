@@ -13,7 +13,7 @@ import numpy as np
 
 from ..programs.traffic import Collective
 from . import cost
-from .cost import RING, TREES, Arcs, LevelPrice, Network, Parts, Price, View
+from .cost import RING, TREES, LevelPrice, Network, Parts, Price, View
 from .topology import Topology
 
 _ROUNDING = 1e-9  # relative difference within which two times count as equal
@@ -178,9 +178,8 @@ def _port_of_parts(view: View, kind: str, parts: Parts) -> _Port:
 
 def _sharing_link(view: View, parts: Parts) -> int | None:
     """Returns the most groups on one link of a ring or torus; None for groups that are no sub-grids."""
-    nodes = view.nodes(parts.units)
-    arcs = [Arcs(view, dim, nodes, parts) for dim in range(len(nodes)) if nodes[dim].min() != nodes[dim].max()]
-    if (np.prod([arc.count for arc in arcs], axis=0) != parts.meeting).any():
+    arcs = cost.crossed_arcs(view, parts)
+    if not cost.are_sub_grids(parts, arcs):
         return None
     one = np.ones(len(parts.meeting))
     return round(max(arc.busiest_link(np.where(arc.is_round, 1.0, arc.is_used), one) for arc in arcs))

@@ -5,9 +5,9 @@ A device runs the steps in their order. Work takes its time. A collective travel
 device does, and at its end the device waits for what is left of it.
 
 - R1 Shared links: a collective that starts while another one is under way waits for it as far as the two share links,
-  which is the share of the shorter one's time by which both together take longer than the longer one alone. Permutes
-  the other way round on a torus share none; what is no permute is taken to share all. What is shorter than the rest of
-  the other one does not wait for all of that: both travel at once, the other one is later by the shorter one's time.
+  which is the share of the shorter one's time by which both together take longer than the longer one alone
+  (`link_sharing`). Gathers along two dimensions of a torus share none. What is shorter than the rest of the other one
+  does not wait for all of that: both travel at once, the other one is later by the shorter one's time.
 - R2 Driven: a collective that a compiler runs in pieces, inside of fusions with other work, moves on beside the work of
   these fusions alone; of several in one fusion, one after the other. Others that share its links are later by as much.
 - R3 Loops: a loop takes as long as one turn, times its turns. What is under way beside a loop does not move on.
@@ -24,10 +24,9 @@ from typing import Any
 
 from ..programs.traffic import Collective
 from . import cost
+from .link_sharing import shared_links
 from .program_time import LocalWork, ProgramTime, roofline_s
 from .topology import Topology
-
-_PERMUTE = "collective_permute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +278,6 @@ class _Run:
         return delay_s
 
     def _share(self, one: Collective, other: Collective) -> float:
-        if not one.kind == other.kind == _PERMUTE:
-            return 1.0
         if (one, other) not in self._shared:
-            self._shared[one, other] = cost.shared_by_permutes(
-                self._topology, self._num_devices, one.pairs, other.pairs
-            )
+            self._shared[one, other] = shared_links(self._topology, self._num_devices, one, other)
         return self._shared[one, other]

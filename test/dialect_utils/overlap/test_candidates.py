@@ -8,7 +8,7 @@ import pytest
 
 from reshard.dialect_utils.overlap.candidates import candidates, pipeline_of
 from reshard.dialect_utils.platform.bindings import ir, make_context
-from reshard.synthesis.network.cost import shared_by_permutes
+from reshard.synthesis.network.link_sharing import shared_by_permutes
 from reshard.synthesis.network.topology import Topology
 
 GATHERED = """
