@@ -6,10 +6,11 @@
 
 `maxtext/NAME` are steps of MaxText, which has to be installed with what its trainer imports: measured with 0.2.5 and
 jax 0.12. `tunix/NAME` are steps of models of Tunix, google-tunix 0.1.7. A trainer that is not there is left out. Steps
-are lowered for 8 CPU devices. With `--compile-for` the target's own compiler judges. With `--at-hand` they are lowered
-for TPUs of such a topology, and what is measured is what reshard does by default for a user who has them: the compiler
-of the devices judges a few forms, in this process. The exit status is 1 if a step fails, is modelled longer than stock
-XLA's, or needs more memory, if `--memory-limit` does not allow that.
+are lowered for 8 CPU devices, or as many as the target has, whose own compiler judges with `--compile-for`. With
+`--at-hand` they are lowered for TPUs of such a topology, and what is measured is what reshard does by default for a
+user who has them: the compiler of the devices judges a few forms, in this process. On more than 8 devices the axis that
+splits the batch is longer. The exit status is 1 if a step fails, is modelled longer than stock XLA's, or needs more
+memory, if `--memory-limit` does not allow that.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import reshard
 from benchmarks.programs.__main__ import use_devices
+from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.synthesis.common.text_table import markdown_table
 
 TRAINERS = ("maxtext", "tunix")
@@ -42,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory-limit", default="", metavar="BYTES|device", help="what a step may need")
     parser.add_argument("--size", default="small", choices=("small", "large"), help="of the models")
     asked = parser.parse_args(argv)
-    use_devices(8)
+    use_devices(_devices(asked))
     names, rows, is_good = asked.steps.split(",") if asked.steps else [], [], True
     devices = _tpus(asked.at_hand) if asked.at_hand else ()
     alone = [{"compile_for": asked.compile_for}] if asked.compile_for else [{}] if devices else None
@@ -66,6 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     header = (*HEADER, *GENERATED)[:columns]
     print(markdown_table(header, [row[:columns] for row in rows], "ll" + "r" * (columns - 2)))
     return 0 if is_good else 1
+
+
+def _devices(asked: argparse.Namespace) -> int:
+    """Returns how many devices the steps are for."""
+    if asked.at_hand or asked.compile_for:
+        return Target.parse(asked.compile_for or f"tpu:{asked.at_hand}").devices
+    return 8
 
 
 def _tpus(topology: str) -> Sequence[Any]:

@@ -24,24 +24,24 @@ _LARGE = (
 SIZES = {"small": _SMALL, "large": _LARGE}
 _ALWAYS = (
     "run_name=measured hardware=cpu enable_checkpointing=False dataset_type=synthetic log_config=False "
-    "skip_jax_distributed_system=True"
+    "skip_jax_distributed_system=True allow_split_physical_axes=True"
 )
-# Names of configurations, and the options of MaxText that make them.
+# Names of configurations, and the options of MaxText that make them; one axis takes what the others leave (-1).
 STEPS = {
-    "fsdp": "ici_fsdp_parallelism=8",
-    "zero1": "ici_data_parallelism=8 shard_optimizer_over_data=True",
-    "fsdp_tensor": "ici_fsdp_parallelism=4 ici_tensor_parallelism=2",
-    "accumulated": "ici_fsdp_parallelism=4 ici_tensor_parallelism=2 gradient_accumulation_steps=2",
-    "accumulated_fsdp": "ici_fsdp_parallelism=8 gradient_accumulation_steps=4",
-    "int8": "ici_fsdp_parallelism=4 ici_tensor_parallelism=2 quantization=int8",
-    "gemma2": "ici_fsdp_parallelism=4 ici_tensor_parallelism=2 decoder_block=gemma2",
-    "sequence": "ici_fsdp_parallelism=4 ici_tensor_sequence_parallelism=2 remat_policy=minimal",
-    "context": "ici_fsdp_parallelism=4 ici_context_parallelism=2",
-    "pipeline": "ici_fsdp_parallelism=4 ici_pipeline_parallelism=2 num_layers_per_pipeline_stage=1 "
+    "fsdp": "ici_fsdp_parallelism=-1",
+    "zero1": "ici_data_parallelism=-1 shard_optimizer_over_data=True",
+    "fsdp_tensor": "ici_fsdp_parallelism=-1 ici_tensor_parallelism=2",
+    "accumulated": "ici_fsdp_parallelism=-1 ici_tensor_parallelism=2 gradient_accumulation_steps=2",
+    "accumulated_fsdp": "ici_fsdp_parallelism=-1 gradient_accumulation_steps=4",
+    "int8": "ici_fsdp_parallelism=-1 ici_tensor_parallelism=2 quantization=int8",
+    "gemma2": "ici_fsdp_parallelism=-1 ici_tensor_parallelism=2 decoder_block=gemma2",
+    "sequence": "ici_fsdp_parallelism=-1 ici_tensor_sequence_parallelism=2 remat_policy=minimal",
+    "context": "ici_fsdp_parallelism=-1 ici_context_parallelism=2",
+    "pipeline": "ici_fsdp_parallelism=-1 ici_pipeline_parallelism=2 num_layers_per_pipeline_stage=1 "
     "base_num_decoder_layers=4",
-    "experts": "ici_fsdp_parallelism=4 ici_expert_parallelism=2 num_experts=4 num_experts_per_tok=2 "
+    "experts": "ici_fsdp_parallelism=-1 ici_expert_parallelism=2 num_experts=4 num_experts_per_tok=2 "
     "megablox=False sparse_matmul=False decoder_block=mixtral",
-    "explicit": "ici_fsdp_parallelism=4 ici_tensor_parallelism=2 shard_mode=explicit",
+    "explicit": "ici_fsdp_parallelism=-1 ici_tensor_parallelism=2 shard_mode=explicit",
 }
 
 

@@ -31,7 +31,9 @@ def lowered(name: str, size: str, devices: Sequence[jax.Device] = ()) -> jax.sta
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
     from tunix.models.qwen3 import model as qwen3
 
-    mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(AxisType.Auto,) * 2, devices=list(devices) or None)
+    placed_on = list(devices) or jax.devices()
+    shape = len(placed_on) // 2, 2
+    mesh = jax.make_mesh(shape, ("fsdp", "tp"), axis_types=(AxisType.Auto,) * 2, devices=placed_on)
     placed = functools.partial(NamedSharding, mesh)
     # The model's own function leaves out constraints where the first device is a CPU.
     qwen3.shard = lambda x, axes: jax.lax.with_sharding_constraint(x, placed(PartitionSpec(*axes)))

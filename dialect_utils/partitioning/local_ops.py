@@ -272,7 +272,7 @@ class OpWriter:
             tile = self.changes.nearest(op, value, dims, scope)
             self.changes.at_hand.keep(value, tile)
             scope[value, dims] = self._converted(op, tile, value.type, dims, whole)
-            self.changes.at_hand.hold(value, (value, dims), scope)
+        self.changes.at_hand.hold(value, (value, dims), scope)
         return scope[value, dims].value
 
     def _converted(self, op: ir.Operation, tile: Tile, kind: ir.Type, dims: Dims, whole: str) -> Tile:

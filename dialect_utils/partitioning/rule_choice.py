@@ -184,7 +184,9 @@ class RuleChoice:
             yield value, [made], wanted, share
         for value, dims in dict.fromkeys(zip(site.op.operands, rule.operands, strict=True)):
             if (value, dims) not in scope:
-                yield value, self._changes.sources(value, dims, scope), dims, takers(value) if is_compared else 1
+                changed = [d for d, (now, then) in enumerate(zip(scope[value].dims, dims, strict=True)) if now != then]
+                share = takers(site.op, value, changed) if is_compared else 1
+                yield value, self._changes.sources(value, dims, scope), dims, share
 
     @staticmethod
     def _held_bytes(site: Site, rule: Rule) -> float:

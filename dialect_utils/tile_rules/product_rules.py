@@ -6,14 +6,15 @@ For operands in given layouts, with `k` the contracted dimensions:
     [m, k{x}] @ [k, n]      partial sums along x: the right operand is cut alike
                             k whole: the left operand is gathered
                             m or n split by x instead of k: an all_to_all, and no sum
+    [m{x}, k] @ [k, n{x}]   n whole, or m: one of the operands is gathered
 
-`local_rules` has the first one only if both operands are split alike. Which one costs least depends on what the
-operands and the result are converted from and to, and on the work on a tile.
+`local_rules` has the first one only if both operands are split alike, and of the last two that with m split. Which one
+costs least depends on what the operands and the result are converted from and to, and on the work on a tile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from ..platform.bindings import ir, stablehlo
@@ -26,9 +27,23 @@ def is_product(op: ir.Operation) -> bool:
     return op.name == PRODUCT
 
 
-def takers(value: ir.Value) -> int:
-    """Returns how many products take a value, at least 1: they share its conversion."""
-    return max(1, sum(is_product(use.owner.operation) for use in value.uses))
+def takers(op: ir.Operation, value: ir.Value, changed: Collection[int]) -> int:
+    """Returns how many products, with this one, take a value and use some dimensions of it alike: contracted, or not.
+
+    They share a change of its layout along these. Where one of two products keeps a dimension that the other one sums
+    up, they hardly want it in one layout.
+    """
+    uses = [(use.owner.operation, use.operand_number) for use in value.uses if is_product(use.owner.operation)]
+    own = {_contracted_of(*each, changed) for each in uses if each[0] == op}
+    return max(1, len({taker for taker, number in uses if _contracted_of(taker, number, changed) in own}))
+
+
+def _contracted_of(op: ir.Operation, number: int, dims: Collection[int]) -> frozenset[int]:
+    """Returns which of some dimensions of an operand a product sums up."""
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    return frozenset(dims).intersection(
+        (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions)[number]
+    )
 
 
 def products_of(sites: Sequence[Site]) -> list[Rule]:
@@ -39,9 +54,10 @@ def products_of(sites: Sequence[Site]) -> list[Rule]:
     """
     found: dict[tuple, Rule] = {}
     for site in sites:
-        for each in (site, *_ways(site)):
-            rule = rule_of(each)
-            found.setdefault((rule.operands, rule.results, rule.partial), rule)
+        for way in (site, *_ways(site)):
+            for each in (way, *_with_right_side(way)):
+                rule = rule_of(each)
+                found.setdefault((rule.operands, rule.results, rule.partial), rule)
     return list(found.values())
 
 
@@ -68,6 +84,18 @@ def _ways(site: Site) -> Iterator[Site]:
                 moved = tuple(joined(axes + freed) if each == d else axes for each, axes in enumerate(dims))
                 if is_even(site.shape(side)[d], moved[d]):
                     yield replace(site, operands=(moved, whole[1]) if side == 0 else (whole[0], moved))
+
+
+def _with_right_side(site: Site) -> Iterator[Site]:
+    """Yields the site without what splits the left operand and a free dimension of the right one, if there is such."""
+    numbers = stablehlo.DotDimensionNumbers(site.op.attributes["dot_dimension_numbers"])
+    kept = {*numbers.rhs_batching_dimensions, *numbers.rhs_contracting_dimensions}
+    left, right = site.operands
+    wanted = [axis for d, axes in enumerate(right) if d not in kept for axis in axes]
+    bound = {*numbers.lhs_batching_dimensions, *numbers.lhs_contracting_dimensions}
+    freed = tuple(axes if d in bound else without_axes(axes, wanted) for d, axes in enumerate(left))
+    if freed != left:
+        yield replace(site, operands=(freed, right))
 
 
 def _with(dims: Dims, along: Sequence[int], split: Sequence[Axes]) -> Dims:

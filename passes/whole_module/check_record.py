@@ -93,7 +93,7 @@ class Check:
         if self.target is None or not (self.topology and self.stock.is_ok and self.ours.is_ok):
             return None
         criterion = ModuleCriterion(BETTER, SiteNetwork(self.topology), self.target.devices)
-        return criterion.generated(self.stock, self.ours, beside_estimates=True)
+        return criterion.generated(self.stock, self.ours)
 
     @property
     def other_order(self) -> OtherOrder | None:

@@ -2,7 +2,8 @@
 """The cost of a compiled module, and whether one form of a module may take the place of another.
 
 One function prices stock XLA's program, ours and any mixture: `SiteNetwork.time_beside`. Beside the time stand the
-memory, the received bytes, and for targets of compilation ahead of time the compiler's own estimate.
+memory, the received bytes, and for targets of compilation ahead of time the compiler's own estimate and the time by its
+code generator.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LEAST_GAIN_GENERATED = 0.05  # share of the time by its code generator, where th
 LEAST_GAIN_FOR_BYTES = 0.02  # share of the time that a form gains which receives more bytes than stock XLA's
 SAME_BYTES = 0.001  # part by which received bytes may be more and count as the same
 EITHER_WAY = "either way"  # ends what is said of forms that are alike
-LONGER_ESTIMATE = 0.02  # by how much the compiler's own estimate may be longer under `better`
+LONGER_ESTIMATE = 0.02  # by how much the time may be longer by the compiler's own estimate or its code generator
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,8 @@ class ModuleCriterion:
         return [f"received bytes {received:,} -> {receives:,} for {1 - now / then:.1%} of the time"]
 
     def _costs(self, stock: Compiled, ours: Compiled) -> list[str]:
-        """Returns the costs in which ours may not be worse: memory, bytes on an unknown network, and the compiler's own
-        estimate of the time."""
+        """Returns the costs in which ours may not be worse: memory, bytes on an unknown network, and the time by the
+        compiler's own estimate and by its code generator."""
         worse = self._memory_costs(stock, ours)
         if not self.network.is_known and ours.costs.bytes_received > stock.costs.bytes_received:
             more = f"{stock.costs.bytes_received:,} -> {ours.costs.bytes_received:,}"
@@ -156,22 +157,15 @@ class ModuleCriterion:
         then, now = estimates_us(stock, ours)
         if now > then * (1 + LONGER_ESTIMATE):
             worse.append(f"the compiler's own estimate in us {then:,} -> {now:,}")
-        if (generated := self.generated(stock, ours)) and generated[1] > generated[0] * (1 + LONGER_ESTIMATE):
+        generated = self.generated(stock, ours)
+        if generated and generated[1] > generated[0] * (1 + LONGER_ESTIMATE):
             worse.append(f"time by the compiler's code generator {micros_of_both(*generated)}")
         return worse
 
-    def generated(
-        self, stock: Compiled, ours: Compiled, *, beside_estimates: bool = False
-    ) -> tuple[float, float] | None:
-        """Returns the times of two programs by the code generator, where they stand in for estimates; else None.
-
-        Args:
-          beside_estimates: whether they are wanted where there are estimates, too.
-        """
+    def generated(self, stock: Compiled, ours: Compiled) -> tuple[float, float] | None:
+        """Returns the times of two programs by the code generator; None if it does not say both."""
         then, now = self.generated_s(stock), self.generated_s(ours)
-        if then is None or now is None or (not beside_estimates and may_be_estimated(stock, ours)):
-            return None
-        return then, now
+        return None if then is None or now is None else (then, now)
 
     def _memory(self, stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
         if self.counts_chip:

@@ -162,7 +162,7 @@ class _Stage:
         if now > (1 + SAME_ESTIMATE) * then:
             return f"the compiler's own estimate in us {then:,} -> {now:,}"
         # Estimates have prices of products of blocks from before there is code for them.
-        generated = self.criterion.generated(self.compiled, compiled, beside_estimates=True)
+        generated = self.criterion.generated(self.compiled, compiled)
         if generated and generated[1] > (1 + SAME_ESTIMATE) * generated[0]:
             return f"time by the compiler's code generator {micros_of_both(*generated)}"
         return ""
