@@ -5,6 +5,7 @@
 indices counted from its first one:
 
     gather, dynamic_slice            what lies elsewhere is read as zero, so the results are partial sums
+    gather of split windows          each device looks up its part of every window, and no indices are split by its axes
     scatter, dynamic_update_slice    what lies elsewhere is not written
     scatter of split updates         each device writes its own updates into zeros, so the results are partial sums
 
@@ -19,7 +20,7 @@ caller to decide.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -29,7 +30,7 @@ from ..ir.ops import producer_of
 from ..ir.reductions import is_splittable, reduction_of
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
-from .local_rules import Axes, Rule, Site, but, is_even, overlap, rule_of, tile_size, without_axes
+from .local_rules import Axes, Dims, Rule, Site, but, is_even, overlap, rule_of, tile_size, without_axes
 from .partial_sums import begins_with_nothing
 
 
@@ -68,10 +69,12 @@ def _gather(site: Site) -> Iterator[Rule]:
     numbers = stablehlo.GatherDimensionNumbers(site.op.attributes["dimension_numbers"])
     taken, table = site.ints("slice_sizes"), site.operands[0]
     looked_up = [d for d in numbers.start_index_map if taken[d] == 1]
-    if not any(table[d] for d in looked_up) or not _sums(site):
-        return
     wanted, offsets, windows = site.results[0], list(numbers.offset_dims), _windows(numbers, len(table))
     batches = but(len(wanted), *offsets)
+    if (parts := _with_windows(site, dict(zip(offsets, windows, strict=True)), batches)) != wanted:
+        yield rule_of(replace(site, results=(parts,)))
+    if not any(table[d] for d in looked_up) or not _sums(site):
+        return
     own = {d: table[d] for d in looked_up if table[d]}
     batch_axes = [axis for to in batches for axis in wanted[to]]
     beside = {d: axes for d, axes in own.items() if not overlap(axes, batch_axes)}
@@ -80,6 +83,22 @@ def _gather(site: Site) -> Iterator[Rule]:
     for owned, parts in ((own, as_it_is), (own, as_wanted), (beside, as_wanted)):
         if owned:
             yield _gather_rule(site, numbers, owned, parts)
+
+
+def _with_windows(site: Site, windows: Mapping[int, int], batches: Collection[int]) -> Dims:
+    """Returns the layout of a gather's result in which windows are split as they are in the table, and its other
+    dimensions as they are wanted, as far as their axes are free.
+
+    Args:
+      windows: dimensions of the table by those of the result. batches: the other dimensions of the result.
+    """
+    taken, table, result = site.ints("slice_sizes"), site.operands[0], list(site.results[0])
+    for to, d in windows.items():
+        result[to] = table[d] if taken[d] == site.shape(0)[d] else ()
+    used = [axis for to in windows for axis in result[to]]
+    for to in batches:
+        result[to] = without_axes(result[to], used)
+    return tuple(result)
 
 
 def _gather_rule(site: Site, numbers, owned: dict[int, Axes], parts: dict[int, Axes]) -> Rule:

@@ -134,3 +134,27 @@ func.func @sum_of_columns_with_windows_of_one_element(%table: tensor<8x256xf32> 
   }) : (tensor<8x256xf32>, tensor<4x1xi32>, tensor<8x4x1xf32>) -> tensor<8x256xf32>
   return %0 : tensor<8x256xf32>
 }
+
+// -----
+
+sdy.mesh @mesh = <["x"=64]>
+
+// The rows that are looked up are wanted where the indices are, and columns of the table are on all devices: these look
+// up their columns of all rows, which is less than the table.
+// CHECK-LABEL: func.func @columns_of_a_table_stay_split(
+// CHECK: "stablehlo.all_gather"({{.*}}) -> tensor<128x64x1xi32>
+// CHECK: "stablehlo.gather"({{.*}}) -> tensor<128x64x16xbf16>
+// CHECK: "stablehlo.all_to_all"
+// CHECK-NOT: -> tensor<4096x1024xbf16>
+// CHECK: sdy.return
+func.func @columns_of_a_table_stay_split(
+    %table: tensor<4096x1024xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>},
+    %tokens: tensor<128x64x1xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}]>},
+    %rows: tensor<128x64x1024xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}]>})
+    -> (tensor<128x64x1024xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}]>}) {
+  %0 = "stablehlo.gather"(%table, %tokens) <{dimension_numbers = #stablehlo.gather<offset_dims = [2],
+      collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, slice_sizes = array<i64: 1, 1024>}>
+      : (tensor<4096x1024xbf16>, tensor<128x64x1xi32>) -> tensor<128x64x1024xbf16>
+  %1 = stablehlo.add %0, %rows : tensor<128x64x1024xbf16>
+  return %1 : tensor<128x64x1024xbf16>
+}
