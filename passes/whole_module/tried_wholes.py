@@ -20,7 +20,8 @@ The last ones are tried in any case:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from reshard.dialect_utils.ir.ops import LOOPS, ops_in
@@ -227,7 +228,8 @@ class TriedWholes:
         """Returns the form that is fastest with more in memory while loops run, if that is the best one; None if it is
         not.
 
-        First all is held, so that it is known what a limit would have to allow, and then what there is memory for.
+        First all is held, so that it is known what a limit would have to allow, then what there is memory for, and if
+        that is still too much, as much less as it is.
         """
         confirmed_s = (1 - LEAST_GAIN_CONFIRMED) * (islands if winner is None else winner.outcome).seconds
         goal_s = clearly_less_s(islands) if winner is None and not self.forms.is_slow else confirmed_s
@@ -237,7 +239,8 @@ class TriedWholes:
         fastest = min(
             able, key=lambda each: (bool(each.outcome.problem), each.outcome.seconds - each.form.holding_saves_s)
         )
-        for form in self._holding_forms(fastest, goal_s):
+        forms = self._holding_forms(fastest, goal_s)
+        for form in itertools.chain(forms, self._holding_less(fastest.form, forms)):
             self.try_one(form, islands)
             outcome = self.tried[-1].outcome
             if not outcome.problem and is_clearly_faster(outcome, islands) and outcome.seconds < goal_s:
@@ -257,6 +260,14 @@ class TriedWholes:
             forms += filter(None, [self._holding_form(fastest.form, spare)])
         other_s = fastest.outcome.seconds - fastest.form.chains_s
         return [each for each in forms if other_s + each.chains_s <= goal_s]
+
+    def _holding_less(self, whole: TakenOver, forms: Sequence[TakenOver]) -> Iterator[TakenOver]:
+        """Yields a form once more, which holds less than the last of some that were tried by as much memory as that one
+        lacks; nothing if it lacks none, or something else."""
+        if forms and (last := self.tried[-1]).form is forms[-1] and self._limit_for(last.outcome) is not None:
+            held = last.form.held_bytes - self.criterion.excess_bytes(self.forms.stock, present(last.outcome.of))
+            if held > 0 and (form := self._holding_form(whole, held)):
+                yield form
 
     def _holding_form(self, whole: TakenOver, held: int) -> TakenOver | None:
         """Returns a form once more, with up to so many bytes held; None if there is nothing to hold."""

@@ -192,6 +192,41 @@ def test_the_form_that_gains_most_by_more_memory_is_written_with_it(monkeypatch)
     assert tried.with_more_memory(None, Outcome("", 1e-3, (), compiled)) is None and asked == ["time"]
 
 
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [(300_000, [900_000, 400_000, 300_000]), (500_000, [900_000, 400_000]), (-100_000, [900_000, 400_000])],
+)
+def test_what_loops_hold_is_less_by_the_memory_that_it_lacked(allowed, expected, monkeypatch):
+    """The last one that was tried needs as many bytes more than stock XLA's program as it holds above `allowed`."""
+    sizes = {"argument_bytes": 0, "output_bytes": 0, "alias_bytes": 0, "largest_collective_tile_bytes": 0}
+    stock = Compiled("ok", temp_bytes=10**7, bytes_received=0, **sizes)
+    criterion, tried_bytes = ModuleCriterion(BETTER, SiteNetwork("v5e:2x4"), 8), []
+
+    def holding(held_bytes: int) -> TakenOver:
+        return TakenOver(None, form="time", held_bytes=held_bytes, rows=({"chain_us": 1.0, "could_be_held": True},))
+
+    def try_one(self, form, islands):
+        tried_bytes.append(form.held_bytes)
+        ours = replace(stock, temp_bytes=10**7 + max(0, form.held_bytes - allowed))
+        self.tried.append(Tried(form, Outcome(criterion.problem(stock, ours), 0.5, (), ours)))
+
+    monkeypatch.setattr(TriedWholes, "try_one", try_one)
+    monkeypatch.setattr(TriedWholes, "_holding_forms", lambda *_: [holding(900_000), holding(400_000)])
+    monkeypatch.setattr(TriedWholes, "_holding_form", lambda _, whole, held_bytes: holding(held_bytes))
+    forms = SimpleNamespace(criterion=criterion, is_slow=False, stock=stock)
+    tried = TriedWholes(forms, bytes, Pipeline(()), Session())
+    tried.add(
+        [
+            Tried(
+                replace(holding(0), rows=({"runs": 2, "chain_us": 9.0, "could_be_held": True},)),
+                Outcome("", 0.9, (), stock),
+            )
+        ]
+    )
+    found = tried.with_more_memory(None, Outcome("", 1.0, (), stock))
+    assert tried_bytes == expected and (found is not None) == (allowed > 0)
+
+
 def test_a_limit_that_allows_to_hold_sums_is_named_and_allows_it():
     module, session = run(accumulated(elsewhere=8))
     (check,), remarks = session.results.checks, " ".join(map(str, session.remarks))
