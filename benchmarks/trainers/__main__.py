@@ -25,7 +25,7 @@ from typing import Any
 
 import reshard
 from benchmarks.programs.__main__ import use_devices
-from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.dialect_utils.xla.compile_targets import Target, TargetError
 from reshard.synthesis.common.text_table import markdown_table
 
 TRAINERS = ("maxtext", "tunix")
@@ -44,7 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory-limit", default="", metavar="BYTES|device", help="what a step may need")
     parser.add_argument("--size", default="small", choices=("small", "large"), help="of the models")
     asked = parser.parse_args(argv)
-    use_devices(_devices(asked))
+    try:
+        use_devices(_devices(asked))
+    except TargetError as error:
+        parser.error(str(error))
     names, rows, is_good = asked.steps.split(",") if asked.steps else [], [], True
     devices = _tpus(asked.at_hand) if asked.at_hand else ()
     alone = [{"compile_for": asked.compile_for}] if asked.compile_for else [{}] if devices else None
@@ -71,7 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _devices(asked: argparse.Namespace) -> int:
-    """Returns how many devices the steps are for."""
+    """Returns how many devices the steps are for. Raises: TargetError."""
+    if asked.at_hand and asked.compile_for:
+        raise TargetError("either --compile-for or --at-hand says what the steps are for")
+    if asked.at_hand and Target.parse(f"tpu:{asked.at_hand}").slices > 1:
+        raise TargetError(f"--at-hand is for one slice, and {asked.at_hand} has several")
     if asked.at_hand or asked.compile_for:
         return Target.parse(asked.compile_for or f"tpu:{asked.at_hand}").devices
     return 8

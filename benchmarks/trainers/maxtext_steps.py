@@ -29,7 +29,7 @@ _ALWAYS = (
 # Names of configurations, and the options of MaxText that make them; one axis takes what the others leave (-1).
 STEPS = {
     "fsdp": "ici_fsdp_parallelism=-1",
-    "zero1": "ici_data_parallelism=-1 shard_optimizer_over_data=True",
+    "zero1": "ici_data_parallelism=-1 ici_fsdp_parallelism=1 shard_optimizer_over_data=True",
     "fsdp_tensor": "ici_fsdp_parallelism=-1 ici_tensor_parallelism=2",
     "accumulated": "ici_fsdp_parallelism=-1 ici_tensor_parallelism=2 gradient_accumulation_steps=2",
     "accumulated_fsdp": "ici_fsdp_parallelism=-1 gradient_accumulation_steps=4",

@@ -37,7 +37,8 @@ def lowered(name: str, size: str, devices: Sequence[jax.Device] = ()) -> jax.sta
     placed = functools.partial(NamedSharding, mesh)
     # The model's own function leaves out constraints where the first device is a CPU.
     qwen3.shard = lambda x, axes: jax.lax.with_sharding_constraint(x, placed(PartitionSpec(*axes)))
-    widths, tokens = SIZES[size]
+    widths, (sequences, length) = SIZES[size]
+    tokens = max(sequences, len(placed_on)), length
     again = qwen3.RematConfig.BLOCK if name.endswith("again") else qwen3.RematConfig.NONE
     config = qwen3.ModelConfig(
         **widths, rope_theta=1_000_000, norm_eps=1e-6, use_tied_embedding=True, dtype=jnp.bfloat16,

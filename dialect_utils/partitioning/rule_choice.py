@@ -24,7 +24,7 @@ from ..tile_rules.local_rules import Dims, NotLocal, Rule, Site
 from ..tile_rules.moved_rules import is_move, moves_of
 from ..tile_rules.partial_sums import ADDS
 from ..tile_rules.partly_manual import COLLECTIVES
-from ..tile_rules.product_rules import is_product, products_of, takers
+from ..tile_rules.product_rules import Taker, is_product, products_of, sharing, takers
 from ..tile_rules.staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from ..tile_rules.window_rules import has_window, windows_of
 from .copied_ops import PASS_ON, only_user
@@ -58,6 +58,7 @@ class RuleChoice:
         self._found, self._changes, self._is_accumulated = found, changes, is_accumulated
         self._compares_products = compares_products and changes.is_by_time
         self._is_lean, self._slack = is_lean, _SLACK_FOR_MEMORY if is_lean else 1.0
+        self._takers: dict[ir.Value, list[Taker]] = {}
 
     def rule(self, op: ir.Operation, scope: Scope) -> tuple[Rule, ir.Operation]:
         """Returns the rule of an op and the op itself; for a stand-in, the CHLO op that it stands for."""
@@ -182,11 +183,19 @@ class RuleChoice:
             if rule.partial and dims == wanted and self._is_accumulated(site.op):
                 share *= self._changes.around.turns
             yield value, [made], wanted, share
-        for value, dims in dict.fromkeys(zip(site.op.operands, rule.operands, strict=True)):
+        operands = list(zip(site.op.operands, rule.operands, strict=True))
+        for value, dims in dict.fromkeys(operands):
             if (value, dims) not in scope:
-                changed = [d for d, (now, then) in enumerate(zip(scope[value].dims, dims, strict=True)) if now != then]
-                share = takers(site.op, value, changed) if is_compared else 1
+                share = self._sharing(site.op, operands.index((value, dims)), scope, dims) if is_compared else 1
                 yield value, self._changes.sources(value, dims, scope), dims, share
+
+    def _sharing(self, op: ir.Operation, number: int, scope: Scope, dims: Dims) -> int:
+        """Returns how many products, with this one, share a change of the layout of one of its operands."""
+        value = op.operands[number]
+        if value not in self._takers:
+            self._takers[value] = takers(value)
+        changed = [d for d, (now, then) in enumerate(zip(scope[value].dims, dims, strict=True)) if now != then]
+        return sharing(self._takers[value], number, op, changed)
 
     @staticmethod
     def _held_bytes(site: Site, rule: Rule) -> float:

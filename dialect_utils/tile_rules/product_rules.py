@@ -21,29 +21,33 @@ from ..platform.bindings import ir, stablehlo
 from .local_rules import Axes, Dims, Rule, Site, but, is_even, joined, overlap, rule_of, without_axes
 
 PRODUCT = "stablehlo.dot_general"
+Taker = tuple[ir.Operation, int, frozenset[int]]  # a product, the number of an operand, its dimensions that it sums up
 
 
 def is_product(op: ir.Operation) -> bool:
     return op.name == PRODUCT
 
 
-def takers(op: ir.Operation, value: ir.Value, changed: Collection[int]) -> int:
-    """Returns how many products, with this one, take a value and use some dimensions of it alike: contracted, or not.
+def takers(value: ir.Value) -> list[Taker]:
+    """Returns the products that take a value."""
+    uses = [(use.owner.operation, use.operand_number) for use in value.uses if is_product(use.owner.operation)]
+    return [(op, number, _contracted_of(op, number)) for op, number in uses]
+
+
+def sharing(among: Sequence[Taker], number: int, op: ir.Operation, changed: Collection[int]) -> int:
+    """Returns how many of the takers of a product's operand, with this product, use some dimensions of it alike: each
+    summed up, or not.
 
     They share a change of its layout along these. Where one of two products keeps a dimension that the other one sums
     up, they hardly want it in one layout.
     """
-    uses = [(use.owner.operation, use.operand_number) for use in value.uses if is_product(use.owner.operation)]
-    own = {_contracted_of(*each, changed) for each in uses if each[0] == op}
-    return max(1, len({taker for taker, number in uses if _contracted_of(taker, number, changed) in own}))
+    own = next(contracted for taker, at, contracted in among if (taker, at) == (op, number)).intersection(changed)
+    return len({taker for taker, _, contracted in among if contracted.intersection(changed) == own})
 
 
-def _contracted_of(op: ir.Operation, number: int, dims: Collection[int]) -> frozenset[int]:
-    """Returns which of some dimensions of an operand a product sums up."""
+def _contracted_of(op: ir.Operation, number: int) -> frozenset[int]:
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-    return frozenset(dims).intersection(
-        (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions)[number]
-    )
+    return frozenset((numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions)[number])
 
 
 def products_of(sites: Sequence[Site]) -> list[Rule]:

@@ -8,13 +8,14 @@ well, and permutes around a ring in two directions; what uses the same links run
 - L1 Levels: a collective uses a level for the time of its bytes there, by that at its slowest level. Links of different
   levels are different ones.
 - L2 Rings and tori: the load of every link counts, as `cost` has it, each direction for itself.
-- L3 Switches and buses, and groups that are no sub-grid of a torus: the level as a whole counts.
+- L3 Switches and buses, and groups that are no sub-grids of a torus of one size: the level as a whole counts.
 
 Latencies are taken to be used like the bytes: two collectives of which each is short share too much, not too little.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from .topology import Topology
 
 _PERMUTE = "collective_permute"
 _EXCHANGES = ("all_to_all", "ragged_all_to_all")
+_Pattern = tuple[str, Sequence[Sequence[int]], Sequence[tuple[int, int]]]  # kind, groups and pairs of a collective
 _Links = dict[tuple[int, str], np.ndarray]  # by dimension and direction, [line, link]
 
 
@@ -53,11 +55,58 @@ def shared_links(topology: Topology, num_devices: int, one: Collective, other: C
       >>> shared_links(torus, 8, along, across), shared_links(torus, 8, along, along)
       (0.0, 1.0)
     """
-    if one.kind == other.kind == _PERMUTE:
-        return shared_by_permutes(topology, num_devices, one.pairs, other.pairs)
-    network = cost.network_of(topology, num_devices)
-    both = _uses(network, one), _uses(network, other)
+    return _shared_by(topology, num_devices, _pattern(one), _pattern(other))
+
+
+def wait_s(
+    topology: Topology,
+    num_devices: int,
+    collective: Collective,
+    seconds: float,
+    others: Sequence[tuple[Collective, float]],
+) -> float:
+    """Returns by how many seconds a collective is later than alone, with others under way.
+
+    Args:
+      seconds: its time alone. others: each with the seconds that it has to go; it is beside the collective for as many
+        seconds as that takes, at most.
+
+    Example: two gathers along the rows and one along the columns, of a second each.
+      >>> rows, columns = ((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 4), (1, 5), (2, 6), (3, 7))
+      >>> along, across = (Collective("all_gather", 8, 8 * len(each[0]), groups=each) for each in (rows, columns))
+      >>> [wait_s(Topology.parse("v5e:2x4"), 8, each, 1.0, [(along, 1.0), (along, 1.0)]) for each in (along, across)]
+      [2.0, 0.0]
+    """
+    waits = [0.0]
+    beside = [(_uses(topology, num_devices, _pattern(each)), min(left_s, seconds)) for each, left_s in others]
+    for view, own in _uses(topology, num_devices, _pattern(collective)).items():
+        here = [(own, seconds), *((uses[view], beside_s) for uses, beside_s in beside if view in uses)]
+        waits.append(_busiest_s(here, own.links or {}) - seconds)
+    return max(waits)
+
+
+def _busiest_s(here: Sequence[tuple[_Use, float]], links: _Links) -> float:
+    """Returns how long the busiest one of some links is in use, or the level if it counts as a whole for one of those
+    that use it, each for some seconds."""
+    if any(use.links is None for use, _ in here):
+        return sum(use.share * seconds for use, seconds in here)
+    busiest = 0.0
+    for link in links:
+        loads = (use.share * seconds * use.links[link] for use, seconds in here if use.links and link in use.links)
+        busiest = max(busiest, float(functools.reduce(_added, loads).max()))
+    return busiest
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared_by(topology: Topology, num_devices: int, one: _Pattern, other: _Pattern) -> float:
+    if one[0] == other[0] == _PERMUTE:
+        return shared_by_permutes(topology, num_devices, one[2], other[2])
+    both = [_uses(topology, num_devices, each) for each in (one, other)]
     return max((_shared(both[0][view], both[1][view]) for view in both[0] if view in both[1]), default=0.0)
+
+
+def _pattern(collective: Collective) -> _Pattern:
+    return collective.kind, collective.groups, collective.pairs
 
 
 def shared_by_permutes(
@@ -113,21 +162,24 @@ def _added(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return total
 
 
-def _uses(network: Network, collective: Collective) -> dict[View, _Use]:
+@functools.lru_cache(maxsize=1024)
+def _uses(topology: Topology, num_devices: int, pattern: _Pattern) -> dict[View, _Use]:
     """Returns how a collective uses each level at which its devices meet."""
-    price = cost.price_on(network, collective.kind, collective.groups, collective.pairs)
+    network, (kind, groups, pairs) = cost.network_of(topology, num_devices), pattern
+    price, links = cost.price_on(network, kind, groups, pairs), {}
+    if kind == _PERMUTE:
+        links = _links_of_pairs(network, pairs)
+    elif price.algorithm in (cost.PHASES, cost.DIRECT):
+        links = _links_of_groups(network, kind, groups)
     slowest = price.seconds_per_byte
-    links = _links_of_pairs(network, collective) if collective.kind == _PERMUTE else {}
-    if price.algorithm in (cost.PHASES, cost.DIRECT) and not links:
-        links = _links_of_groups(network, collective)
     return {
         each.view: _Use(each.seconds_per_byte / slowest if slowest else 1.0, links.get(each.view))
         for each in price.levels
     }
 
 
-def _links_of_pairs(network: Network, collective: Collective) -> dict[View, _Links]:
-    found, pairs = {}, network.positions_of(collective.pairs).reshape(-1, 2)
+def _links_of_pairs(network: Network, ids: Sequence[tuple[int, int]]) -> dict[View, _Links]:
+    found, pairs = {}, network.positions_of(ids).reshape(-1, 2)
     for view, meets in cost.meeting_pairs(network, pairs):
         if view.is_grid:
             units = pairs[meets] // view.unit
@@ -136,12 +188,12 @@ def _links_of_pairs(network: Network, collective: Collective) -> dict[View, _Lin
     return found
 
 
-def _links_of_groups(network: Network, collective: Collective) -> dict[View, _Links]:
-    kind, found = network.run_as(collective.kind), {}
-    for view, parts in cost.meeting_parts(network, *network.members_of(collective.groups or None)):
-        arcs = cost.crossed_arcs(view, parts) if view.is_grid else []
+def _links_of_groups(network: Network, kind: str, groups: Sequence[Sequence[int]]) -> dict[View, _Links]:
+    found = {}
+    for view, parts in cost.meeting_parts(network, *network.members_of(groups or None)):
+        arcs = cost.crossed_arcs(view, parts) if view.is_grid and (parts.meeting == parts.meeting[0]).all() else []
         if arcs and cost.are_sub_grids(parts, arcs):
-            found[view] = _links_of_arcs(kind, parts, arcs)
+            found[view] = _links_of_arcs(network.run_as(kind), parts, arcs)
     return found
 
 

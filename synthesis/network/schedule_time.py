@@ -4,10 +4,10 @@
 A device runs the steps in their order. Work takes its time. A collective travels from its start on, beside what the
 device does, and at its end the device waits for what is left of it.
 
-- R1 Shared links: a collective that starts while another one is under way waits for it as far as the two share links,
-  which is the share of the shorter one's time by which both together take longer than the longer one alone
-  (`link_sharing`). Gathers along two dimensions of a torus share none. What is shorter than the rest of the other one
-  does not wait for all of that: both travel at once, the other one is later by the shorter one's time.
+- R1 Shared links: a collective that starts while others are under way is later by as much as its busiest link takes for
+  all of them (`link_sharing`). Gathers along two dimensions of a torus share none. What is shorter than the rest of
+  another one does not wait for all of that: both travel at once, the other one is later by the shorter one's time, as
+  far as the two share links.
 - R2 Driven: a collective that a compiler runs in pieces, inside of fusions with other work, moves on beside the work of
   these fusions alone; of several in one fusion, one after the other. Others that share its links are later by as much.
 - R3 Loops: a loop takes as long as one turn, times its turns. What is under way beside a loop does not move on.
@@ -24,7 +24,7 @@ from typing import Any
 
 from ..programs.traffic import Collective
 from . import cost
-from .link_sharing import shared_links
+from .link_sharing import shared_links, wait_s
 from .program_time import LocalWork, ProgramTime, roofline_s
 from .topology import Topology
 
@@ -184,9 +184,10 @@ def from_plain(plain: Sequence) -> Schedule:
 
 @dataclass(slots=True)
 class _Travel:
-    """A collective under way, and when it ends; one that is driven has `left_s` to go instead."""
+    """A collective under way, its time alone, and when it ends; one that is driven has `left_s` to go instead."""
 
     collective: Collective
+    seconds: float
     end_s: float = 0.0
     left_s: float | None = None
 
@@ -265,17 +266,15 @@ class _Run:
             self._seconds[collective] = cost.collective_time_s(self._topology, self._num_devices, collective)
         seconds = self._seconds[collective]
         if step.is_driven:
-            return _Travel(collective, left_s=seconds)
+            return _Travel(collective, seconds, left_s=seconds)
         under_way = [each for each in turn.travels.values() if each.left_s is None and each.end_s > turn.now_s]
-        delays = [self._delay_s(each, each.end_s - turn.now_s, collective, seconds) for each in under_way]
-        return _Travel(collective, turn.now_s + max(delays, default=0.0) + seconds)
-
-    def _delay_s(self, other: _Travel, rest_s: float, collective: Collective, seconds: float) -> float:
-        """Returns the time by which a collective is later since another one is under way, which may be later, too."""
-        delay_s = min(rest_s, seconds) * self._share(other.collective, collective)
-        if seconds < rest_s:
-            other.end_s += delay_s
-        return delay_s
+        left_s = [min(each.end_s - turn.now_s, each.seconds) for each in under_way]  # without what it waits for itself
+        others = [(each.collective, left) for each, left in zip(under_way, left_s)]
+        waited_s = wait_s(self._topology, self._num_devices, collective, seconds, others)
+        for each, left in zip(under_way, left_s):
+            if seconds < left:
+                each.end_s += seconds * self._share(each.collective, collective)
+        return _Travel(collective, seconds, turn.now_s + waited_s + seconds)
 
     def _share(self, one: Collective, other: Collective) -> float:
         if (one, other) not in self._shared:

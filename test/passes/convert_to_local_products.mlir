@@ -50,34 +50,34 @@ func.func @a_large_result_is_split_by_columns(
 
 sdy.mesh @mesh = <["data"=4, "model"=2]>
 
-// Both operands have columns split by "model". What three products share is gathered, once, and each result is made where
-// it is wanted.
+// Both operands have columns split by "model". What three products share is gathered, once, though each of the others is
+// narrower; each result is made where it is wanted.
 // CHECK-LABEL: func.func @gradients_of_weights_share_what_is_gathered(
 // CHECK: %[[WHOLE:.*]] = "stablehlo.all_gather"(%[[X:arg[0-9]+]])
 // CHECK-SAME: (tensor<1024x512xbf16>) -> tensor<1024x1024xbf16>
-// CHECK: stablehlo.dot_general %[[WHOLE]], %{{.*}} -> tensor<1024x512xbf16>
+// CHECK: stablehlo.dot_general %[[WHOLE]], %{{.*}} -> tensor<1024x192xbf16>
 // CHECK: stablehlo.reduce_scatter
-// CHECK: stablehlo.dot_general %[[WHOLE]], %{{.*}} -> tensor<1024x256xbf16>
+// CHECK: stablehlo.dot_general %[[WHOLE]], %{{.*}} -> tensor<1024x192xbf16>
 // CHECK: stablehlo.reduce_scatter
-// CHECK: stablehlo.dot_general %[[WHOLE]], %{{.*}} -> tensor<1024x256xbf16>
+// CHECK: stablehlo.dot_general %[[WHOLE]], %{{.*}} -> tensor<1024x192xbf16>
 // CHECK: stablehlo.reduce_scatter
 // CHECK-NOT: stablehlo.{{all_gather|collective_permute|all_to_all}}
 // CHECK: sdy.return
 func.func @gradients_of_weights_share_what_is_gathered(
     %x: tensor<4096x1024xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>},
-    %q: tensor<4096x1024xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>},
-    %k: tensor<4096x512xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>},
-    %v: tensor<4096x512xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>})
-    -> (tensor<1024x1024xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>},
-        tensor<1024x512xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>},
-        tensor<1024x512xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>}) {
+    %q: tensor<4096x384xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>},
+    %k: tensor<4096x384xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>},
+    %v: tensor<4096x384xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>})
+    -> (tensor<1024x384xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>},
+        tensor<1024x384xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>},
+        tensor<1024x384xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>}) {
   %0 = stablehlo.dot_general %x, %q, contracting_dims = [0] x [0]
-      : (tensor<4096x1024xbf16>, tensor<4096x1024xbf16>) -> tensor<1024x1024xbf16>
+      : (tensor<4096x1024xbf16>, tensor<4096x384xbf16>) -> tensor<1024x384xbf16>
   %1 = stablehlo.dot_general %x, %k, contracting_dims = [0] x [0]
-      : (tensor<4096x1024xbf16>, tensor<4096x512xbf16>) -> tensor<1024x512xbf16>
+      : (tensor<4096x1024xbf16>, tensor<4096x384xbf16>) -> tensor<1024x384xbf16>
   %2 = stablehlo.dot_general %x, %v, contracting_dims = [0] x [0]
-      : (tensor<4096x1024xbf16>, tensor<4096x512xbf16>) -> tensor<1024x512xbf16>
-  return %0, %1, %2 : tensor<1024x1024xbf16>, tensor<1024x512xbf16>, tensor<1024x512xbf16>
+      : (tensor<4096x1024xbf16>, tensor<4096x384xbf16>) -> tensor<1024x384xbf16>
+  return %0, %1, %2 : tensor<1024x384xbf16>, tensor<1024x384xbf16>, tensor<1024x384xbf16>
 }
 
 // -----

@@ -381,3 +381,23 @@ def test_what_is_driven_shares_its_links():
     long = Work(LocalWork(0, round(both * LINE.memory_bandwidth_bytes_per_s / 2)))
     steps = (Start(0, gather, is_driven=True), Start(1, total), Driving((0,), long), Done(0), Done(1))
     assert scheduled_time(LINE, 4, (gather, total), steps).seconds == pytest.approx(both, rel=0.01)
+
+
+def test_gathers_along_two_dimensions_of_a_torus_travel_at_once():
+    torus = Topology("torus", (Level("chip", 8, "torus", 1e9, dims=(2, 4)),), 1e12)
+    rows, columns = (tuple(range(at, at + 4)) for at in (0, 4)), ((at, at + 4) for at in range(4))
+    along, across = (
+        Collective("all_gather", 3 * 10**6 // (len(each[0]) - 1), 10**7, groups=each)
+        for each in (tuple(rows), tuple(columns))
+    )
+    alone = [scheduled_time(torus, 8, (each,), (Start(0, each), Done(0))).seconds for each in (along, across)]
+    both = scheduled_time(torus, 8, (along, across), (Start(0, along), Start(1, across), Done(0), Done(1))).seconds
+    twice = scheduled_time(torus, 8, (along, along), (Start(0, along), Start(1, along), Done(0), Done(1))).seconds
+    assert both == pytest.approx(max(alone)) and twice == pytest.approx(2 * alone[0])
+
+
+def test_what_waits_in_line_is_waited_for_once():
+    """Three permutes of one ring: the third one waits for both, and the second one not for the third."""
+    steps = program(*(start(name) for name in "stu"), done("s"), done("t"), product("x"), done("u"))
+    one = time_of(program(start("s"), done("s"))).collectives_s
+    assert time_of(steps).collectives_s == pytest.approx(3 * one - products(1) * one)

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiles that are at hand: in which layouts, in which scopes, and for how long large ones are used once more."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from reshard.dialect_utils.partitioning.local_ops import OpWriter
 from reshard.dialect_utils.partitioning.tiles import NEAR, Tile, TilesAtHand, grows
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.synthesis.layouts.layout import whole_factors
@@ -62,3 +65,18 @@ def test_a_large_tile_is_used_later_as_far_as_there_are_bytes_to_spare(values):
     hand.keep(constrained, scope[array])
     assert hand.spare_bytes == 300 - 8 * 8 * 4
     assert scope[array] not in hand.others(constrained, scope)
+
+
+def test_a_large_tile_that_was_used_lately_is_near(values):
+    """The tile of one of two values with the same elements, made long before and used now, is at hand for the other."""
+    array, constrained, tile, part = values
+    scope, hand = {array: Tile(part, ROWS), constrained: Tile(part, ROWS)}, TilesAtHand()
+    scope[array, WHOLE] = Tile(tile, WHOLE)
+    hand.hold_twin(array, constrained, scope)
+    hand.hold(array, (array, WHOLE), scope)
+    hand.ops_written = NEAR
+    assert WHOLE not in [each.dims for each in hand.others(constrained, scope)]
+    writer = OpWriter.__new__(OpWriter)
+    writer.changes = SimpleNamespace(at_hand=hand)
+    assert writer._in_layout(None, array, WHOLE, scope) == tile
+    assert WHOLE in [each.dims for each in hand.others(constrained, scope)]

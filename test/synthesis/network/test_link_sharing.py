@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshard.synthesis.network import cost
-from reshard.synthesis.network.link_sharing import shared_by_permutes, shared_links
+from reshard.synthesis.network.link_sharing import shared_by_permutes, shared_links, wait_s
 from reshard.synthesis.network.topology import Level, Topology
 from reshard.synthesis.programs.traffic import Collective
 
@@ -115,11 +115,35 @@ def test_what_crosses_slices_and_what_does_not_share_nothing(grid, kind, data):
     assert shared_links(topology, 2 * size, grouped(kind, across), grouped("all_gather", across)) == 1
 
 
-def test_groups_that_are_no_sub_grids_share_everything():
+def test_groups_that_are_no_sub_grids_or_of_several_sizes_share_everything():
     topology = torus((2, 4), (False, False))
-    odd = grouped("all_gather", ((0, 1, 6), (2, 3, 4), (5,), (7,)))
-    row = grouped("all_gather", ((0, 4),))
-    assert shared_links(topology, 8, odd, row) == shared_links(topology, 8, row, odd) == 1
+    odd, far = grouped("all_gather", ((0, 1, 6),)), grouped("all_gather", ((3, 7),))
+    assert shared_links(topology, 8, odd, far) == shared_links(topology, 8, far, odd) == 1
+    topology = torus((5, 4), (False, False))
+    uneven = grouped("all_reduce", (tuple(range(4)), tuple(range(4, 20))))
+    assert shared_links(topology, 20, uneven, grouped("all_gather", ((8, 9, 10, 11),))) == 1
+
+
+def test_what_waits_for_two_waits_for_the_links_of_both():
+    """Neither of the exchanges needs a link along the first dimension for more than 3/8 of its time."""
+    dims = (4, 8, 8)
+    topology, devices = torus(dims, (False,) * 3), math.prod(dims)
+    exchanges = [grouped("all_to_all", along(dims, frozenset(each))) for each in ((0, 1), (0, 2))]
+    gather = grouped("all_gather", along(dims, frozenset({0})))
+    assert shared_links(topology, devices, *exchanges) == 0
+    assert [shared_links(topology, devices, gather, each) for each in exchanges] == [0.375, 0.375]
+    assert wait_s(topology, devices, gather, 2.0, [(each, 2.0) for each in exchanges]) == pytest.approx(1.5)
+    assert wait_s(topology, devices, gather, 2.0, [(exchanges[0], 2.0), (gather, 1.0)]) == pytest.approx(1.75)
+
+
+def test_what_is_under_way_in_another_slice_does_not_count():
+    dims = (2, 4)
+    topology, rows = torus(dims, (False, False), outer=2), along(dims, frozenset({1}))
+    far_rows = tuple(tuple(8 + each for each in row) for row in rows)
+    here, there, everywhere = (grouped("all_gather", each) for each in (rows, far_rows, rows + far_rows))
+    assert shared_links(topology, 16, here, there) == 0 and shared_links(topology, 16, here, everywhere) == 1
+    for others in ([(there, 1.0), (here, 0.5)], [(there, 0.5), (here, 1.0)]):
+        assert wait_s(topology, 16, everywhere, 2.0, others) == 1.0, "they are under way at once"
 
 
 def test_a_permute_one_way_shares_half_of_a_gather_along_its_ring():
