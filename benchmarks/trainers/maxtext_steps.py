@@ -41,8 +41,6 @@ STEPS = {
     "base_num_decoder_layers=4",
     "experts": "ici_fsdp_parallelism=-1 ici_expert_parallelism=2 num_experts=4 num_experts_per_tok=2 "
     "megablox=False sparse_matmul=False decoder_block=mixtral",
-    "experts8": "ici_fsdp_parallelism=-1 ici_expert_parallelism=8 num_experts=8 num_experts_per_tok=2 "
-    "megablox=False sparse_matmul=False decoder_block=mixtral",
     "explicit": "ici_fsdp_parallelism=-1 ici_tensor_parallelism=2 shard_mode=explicit",
 }
 

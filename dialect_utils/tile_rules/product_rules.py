@@ -21,7 +21,7 @@ from ..platform.bindings import ir, stablehlo
 from .local_rules import Axes, Dims, Rule, Site, but, is_even, joined, overlap, rule_of, without_axes
 
 PRODUCT = "stablehlo.dot_general"
-Taker = tuple[ir.Operation, int, frozenset[int]]  # a product, the number of an operand, its dimensions that it sums up
+Taker = tuple[ir.Operation, frozenset[int]]  # a product, and the dimensions of one of its operands that it sums up
 
 
 def is_product(op: ir.Operation) -> bool:
@@ -31,7 +31,7 @@ def is_product(op: ir.Operation) -> bool:
 def takers(value: ir.Value) -> list[Taker]:
     """Returns the products that take a value."""
     uses = [(use.owner.operation, use.operand_number) for use in value.uses if is_product(use.owner.operation)]
-    return [(op, number, _contracted_of(op, number)) for op, number in uses]
+    return [(op, _contracted_of(op, number)) for op, number in uses]
 
 
 def sharing(among: Sequence[Taker], number: int, op: ir.Operation, changed: Collection[int]) -> int:
@@ -41,8 +41,8 @@ def sharing(among: Sequence[Taker], number: int, op: ir.Operation, changed: Coll
     They share a change of its layout along these. Where one of two products keeps a dimension that the other one sums
     up, they hardly want it in one layout.
     """
-    own = next(contracted for taker, at, contracted in among if (taker, at) == (op, number)).intersection(changed)
-    return len({taker for taker, _, contracted in among if contracted.intersection(changed) == own})
+    own = _contracted_of(op, number).intersection(changed)
+    return len({op, *(taker for taker, contracted in among if contracted.intersection(changed) == own)})
 
 
 def _contracted_of(op: ir.Operation, number: int) -> frozenset[int]:

@@ -708,7 +708,9 @@ def _ways(here: np.ndarray, there: np.ndarray, size: int, wraps: bool):
     return np.maximum(there - here, 0), np.maximum(here - there, 0), (there > here).astype(float)
 
 
-def _line_loads(lines: np.ndarray, start: np.ndarray, length: np.ndarray, num_bytes: np.ndarray, size: int):
+def _line_loads(
+    lines: np.ndarray, start: np.ndarray, length: np.ndarray, num_bytes: np.ndarray, size: int
+) -> np.ndarray:
     """Returns the bytes on each link, [line, link], if each row loads `length` links from `start` on, around the end.
 
     A path adds its bytes to the line where it starts and subtracts them where it ends; sums along the line are the
