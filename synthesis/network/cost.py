@@ -63,7 +63,7 @@ UP, DOWN = "up", "down"  # the two directions of a link
 MOST_ROUTED_PAIRS = 1 << 18  # of an all_to_all in groups that are no sub-grids; larger ones are priced as a ring
 
 _GATHERS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
-_EXCHANGES = ("all_to_all", "ragged_all_to_all")
+EXCHANGES = ("all_to_all", "ragged_all_to_all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class Network:
 
     def pays_for_messages(self, kind: str) -> bool:
         """Returns whether a collective takes some time for each partner of a device."""
-        return self.run_as(kind) in _EXCHANGES and any(view.level.message_s for view in self.views)
+        return self.run_as(kind) in EXCHANGES and any(view.level.message_s for view in self.views)
 
     @property
     def has_trees(self) -> bool:
@@ -550,7 +550,7 @@ def _received(kind: str, parts: Parts) -> np.ndarray:
 
 
 def _received_of(kind: str, members, around, group_size):
-    if kind in _EXCHANGES:
+    if kind in EXCHANGES:
         return members * (around - members) / group_size
     gathered = group_size if kind == "all_gather" else 1.0
     return gathered * (1 - members / around)
@@ -567,7 +567,7 @@ def _on_grid(view: View, kind: str, parts: Parts) -> tuple[float, int]:
     bandwidth = view.level.bandwidth_bytes_per_s
     if not are_sub_grids(parts, arcs):
         return _along_members(view, kind, parts, gives) / bandwidth, hops
-    if kind in _EXCHANGES:
+    if kind in EXCHANGES:
         return max(arc.busiest_link(arc.exchanged(), gives * parts.meeting) for arc in arcs) / bandwidth, hops
     if kind == "collective_broadcast":
         return max(arc.busiest_link(arc.is_used, np.ones(len(gives))) for arc in arcs) / bandwidth, hops
@@ -668,7 +668,7 @@ def _along_members(view: View, kind: str, parts: Parts, gives: np.ndarray) -> fl
     n = parts.meeting[sets]
     last = np.cumsum(parts.meeting) - 1
     first = (last - parts.meeting + 1)[sets]
-    if kind in _EXCHANGES and n.sum() <= MOST_ROUTED_PAIRS:
+    if kind in EXCHANGES and n.sum() <= MOST_ROUTED_PAIRS:
         one = np.repeat(np.arange(len(units)), n)
         other = first[one] + np.arange(len(one)) - np.repeat(np.cumsum(n) - n, n)
         return _routed(view, units[one], units[other], gives[sets[one]])
@@ -676,7 +676,7 @@ def _along_members(view: View, kind: str, parts: Parts, gives: np.ndarray) -> fl
     following[last] = first[last]
     if kind == "collective_broadcast":
         return _routed(view, units, units[following], np.ones(len(units)))
-    tiles = n**2 // 4 / 2 if kind in _EXCHANGES else (n - 1) / 2
+    tiles = n**2 // 4 / 2 if kind in EXCHANGES else (n - 1) / 2
     both = np.concatenate([units, units[following]]), np.concatenate([units[following], units])
     return _routed(view, *both, np.tile(tiles * gives[sets], 2))
 

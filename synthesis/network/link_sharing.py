@@ -27,7 +27,6 @@ from .cost import DOWN, UP, Arcs, Network, Parts, View
 from .topology import Topology
 
 _PERMUTE = "collective_permute"
-_EXCHANGES = ("all_to_all", "ragged_all_to_all")
 _Pattern = tuple[str, Sequence[Sequence[int]], Sequence[tuple[int, int]]]  # kind, groups and pairs of a collective
 _Links = dict[tuple[int, str], np.ndarray]  # by dimension and direction, [line, link]
 
@@ -201,7 +200,7 @@ def _links_of_arcs(kind: str, parts: Parts, arcs: Sequence[Arcs]) -> _Links:
     """Returns the shares of links. Pieces of what is gathered pass the dimensions in different orders, so that each is
     busy all the time; an exchange passes one after the other."""
     gives = cost.given(kind, parts)
-    if kind in _EXCHANGES:
+    if kind in cost.EXCHANGES:
         loads = {arc.dim: arc.loads(arc.exchanged(), gives * parts.meeting) for arc in arcs}
         return _by_the_busiest({(dim, way): load for dim, load in loads.items() for way in (UP, DOWN)})
     tiles = [arc.is_used if kind == "collective_broadcast" else arc.gathered() for arc in arcs]
