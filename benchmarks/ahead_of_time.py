@@ -322,7 +322,7 @@ def _side_of(compiled: Compiled, target: Target, network: SiteNetwork, estimate:
     return Side(
         received=compiled.bytes_received,
         final_received=None if compiled.final_unpriced else compiled.final_bytes_received,
-        memory=max(compiled.peak_memory_bytes or 0, present(compiled.peak_bytes)),
+        memory=compiled.limited_bytes,
         estimate_us=None if estimate is None else estimate * 1e6,
         modelled_us=modelled and modelled.seconds * 1e6,
         compile_s=compiled.compile_seconds,

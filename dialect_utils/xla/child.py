@@ -108,8 +108,9 @@ class Compiled:
       final_bytes_received, final_bytes_sent, final_collectives, final_unpriced, final_moved, final_work: the same for
         the final program, which the compiler's own passes have rewritten; if asked for, of CPU devices too. Between
         slices of a TPU, traffic is send and recv there and counts as unpriced.
-      peak_memory_bytes: the compiler's own number; on TPUs it includes VMEM, the memory on the chip, and temp_bytes
-        does not.
+      peak_memory_bytes: the compiler's own number.
+      peak_has_chip: whether that includes VMEM, the memory on the chip of a TPU, and temp_bytes is all that the program
+        reserves beside it.
       scheduled_seconds: the time by the compiler's schedule, see `schedule_estimates`; None if the schedule has none.
       estimated_seconds: the same; for a compiler that may need another option to write a schedule, the time by a
         schedule of the program with that option.
@@ -150,6 +151,7 @@ class Compiled:
     final_work: "tuple[LocalWork, ...]" = ()
     final_schedule: "Schedule" = ()
     peak_memory_bytes: int | None = None
+    peak_has_chip: bool = False
     scheduled_seconds: float | None = None
     estimated_seconds: float | None = None
     lacks_estimate: bool = False
@@ -184,8 +186,13 @@ class Compiled:
 
     @property
     def limited_bytes(self) -> int:
-        """Returns the bytes that a memory limit counts: the larger one of the peak and the compiler's own number."""
-        return max(self.peak_memory_bytes or 0, present(self.peak_bytes))
+        """Returns the bytes of a device's memory that have to be there, as limits count them: what is allocated, or the
+        compiler's own number where that is larger and has no memory on the chip in it.
+
+        A compiler uses as much of the memory on the chip as pays, in any program: none of it can be lacking.
+        """
+        own = 0 if self.peak_has_chip else self.peak_memory_bytes or 0
+        return max(own, present(self.peak_bytes))
 
 
 def comparable_estimates(one: Compiled, other: Compiled) -> tuple[float, float] | None:

@@ -702,12 +702,13 @@ def _memory(executable) -> dict[str, int]:
     return {f"{part}_bytes": getattr(stats, f"{part}_size_in_bytes") for part in parts}
 
 
-def _in_main_memory(target: Target, dumps: Path) -> dict[str, int]:
-    """Returns the temporaries that a compiler for TPUs allocates, which its statistics do not say."""
+def _in_main_memory(target: Target, dumps: Path) -> dict[str, int | bool]:
+    """Returns the temporaries that a compiler for TPUs allocates, which its statistics do not say; they count memory on
+    the chip, too."""
     written = sorted(dumps.glob(BUFFERS))
     if target.platform != "tpu" or not written:
         return {}
-    return {"temp_bytes": memory_in(written[-1].read_text())["temp_bytes"]}
+    return {"temp_bytes": memory_in(written[-1].read_text())["temp_bytes"], "peak_has_chip": True}
 
 
 def _canonical(op_shardings: list) -> list[str]:

@@ -50,7 +50,6 @@ class ModuleCriterion:
       policy, network, num_devices: see `plan-sites`.
       counts_arguments: whether memory is that of arguments, results and temporaries together, for forms whose arguments
         have other shardings.
-      counts_chip: whether memory on the chip of a TPU, which the compiler's peak includes, counts as well.
       compares_shardings: whether the program has to be called as stock XLA's. Compiled for other devices than those of
         the target it need not be: results that the caller left open have the layouts of the target's program.
     """
@@ -59,7 +58,6 @@ class ModuleCriterion:
     network: SiteNetwork
     num_devices: int
     counts_arguments: bool = False
-    counts_chip: bool = True
     compares_shardings: bool = True
 
     def outcome(self, stock: Compiled, ours: Compiled, sites: int) -> Outcome:
@@ -113,17 +111,17 @@ class ModuleCriterion:
 
     def excess_memory(self, stock: Compiled, ours: Compiled) -> float:
         """Returns the factor, at least 1, by which our form needs more memory than stock XLA's, if that is too much."""
-        _, then, now = self._memory(stock, ours)
+        _, then, now = _memory(stock, ours, self.counts_arguments)
         return now / then if then and self._memory_costs(stock, ours) else 1.0
 
     def excess_bytes(self, stock: Compiled, ours: Compiled) -> int:
         """Returns the bytes that our form needs above stock XLA's; 0 for one that needs no more."""
-        _, then, now = self._memory(stock, ours)
+        _, then, now = _memory(stock, ours, self.counts_arguments)
         return max(0, now - then)
 
     def spare_bytes(self, stock: Compiled, ours: Compiled) -> int:
         """Returns the bytes that our form might need more than it does, and still be taken."""
-        limit, (_, then, now) = self.network.memory_limit, self._memory(stock, ours)
+        limit, (_, then, now) = self.network.memory_limit, _memory(stock, ours, self.counts_arguments)
         return max(0, then - now, 0 if limit is None else limit - ours.limited_bytes)
 
     def missing_limit(self, stock: Compiled, ours: Compiled) -> int | None:
@@ -167,18 +165,13 @@ class ModuleCriterion:
         then, now = self.generated_s(stock), self.generated_s(ours)
         return None if then is None or now is None else (then, now)
 
-    def _memory(self, stock: Compiled, ours: Compiled) -> tuple[str, int, int]:
-        if self.counts_chip:
-            return _memory(stock, ours, self.counts_arguments)
-        return "allocated bytes", present(stock.peak_bytes), present(ours.peak_bytes)
-
     def _memory_costs(self, stock: Compiled, ours: Compiled) -> list[str]:
         """Returns the memory if it is above stock XLA's and above the caller's limit.
 
         0.2 % more are not counted: scalars, flags of asynchronous ops and the rounding of buffers make as much.
         """
         limit, peak = self.network.memory_limit, ours.limited_bytes
-        name, then, now = self._memory(stock, ours)
+        name, then, now = _memory(stock, ours, self.counts_arguments)
         slack = max(_bookkeeping_bytes(stock, ours), then // SAME_MEMORY)
         if now <= then + slack or (limit is not None and peak <= limit):
             return []
@@ -212,15 +205,12 @@ def _other_shardings(stock: Compiled, ours: Compiled) -> list[str]:
 def _memory(stock: Compiled, ours: Compiled, counts_arguments: bool = False) -> tuple[str, int, int]:
     """Returns the name of the memory to compare and its bytes in both modules.
 
-    The memory is the temporaries, or the larger of peak and allocation if the compiler gives a peak. On a TPU, neither
-    temporaries nor peak are complete: temporaries leave out on-chip memory, and a peak may be less than the allocation.
+    The memory is the temporaries, or all that a limit counts if the compiler gives a peak.
     """
-    then, now = stock.peak_memory_bytes, ours.peak_memory_bytes
-    if counts_arguments:
+    has_peaks = stock.peak_memory_bytes is not None and ours.peak_memory_bytes is not None
+    if counts_arguments or has_peaks:
         return "memory in bytes", stock.limited_bytes, ours.limited_bytes
-    if then is None or now is None:
-        return "temporaries in bytes", stock.costs.temp_bytes, ours.costs.temp_bytes
-    return "memory in bytes", max(then, present(stock.peak_bytes)), max(now, present(ours.peak_bytes))
+    return "temporaries in bytes", stock.costs.temp_bytes, ours.costs.temp_bytes
 
 
 def estimates_us(stock: Compiled, ours: Compiled) -> tuple[float, float]:

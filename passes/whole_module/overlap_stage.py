@@ -8,7 +8,6 @@ make with what comes next, or it does not. So the patterns are tried one after t
 before: first products whose sums are scattered, which leave no whole product behind, last those that are put together.
 A pattern is taken if the modelled time of the compiler's schedule is shorter, neither its own estimate nor the time by
 its code generator is longer, and no more memory is needed than stock XLA's. A compiler at hand is asked about fewer.
-Memory is what is allocated: blocks that travel lie in the memory of the chip, of which there is always as much.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class _Stage:
         self.first = 1 + max((row["site"] for row in session.results.report_rows), default=-1)
         limits = (each.network.memory_limit for each in pipeline.passes if isinstance(each, PlanSitesPass))
         network = SiteNetwork(self.check.topology, next(limits, None))
-        self.criterion = ModuleCriterion(BETTER, network, devices_of(module), counts_chip=False)
+        self.criterion = ModuleCriterion(BETTER, network, devices_of(module))
         self.taken: list[int] = []
         self.why_not: dict[int, str] = {}
         self.written, self.compiled = module, self.check.ours

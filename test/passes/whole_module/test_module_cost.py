@@ -53,6 +53,14 @@ def test_memory_may_not_rise_above_stock_unless_the_limit_allows_it():
     assert "the limit of the whole is 40,000" in problem(stock, ours, SiteNetwork("", 40_000))
 
 
+def test_what_a_program_keeps_on_the_chip_is_no_memory_that_it_needs():
+    stock, ours = (program(10**6, temp=1000, peak_memory_bytes=peak, peak_has_chip=True) for peak in (1500, 2**27))
+    assert problem(stock, ours) == "" and ours.limited_bytes == ours.peak_bytes
+    more = replace(ours, temp_bytes=20_000)
+    assert problem(stock, more) == f"memory in bytes {stock.peak_bytes:,} -> {more.peak_bytes:,}"
+    assert "memory in bytes" in problem(stock, replace(ours, peak_has_chip=False))
+
+
 def test_the_limit_is_named_with_which_a_form_that_lacks_only_memory_could_be_taken():
     stock, ours = program(10**6), program(10**5, temp=50_000)
     criterion = ModuleCriterion(BETTER, SiteNetwork(), 8)

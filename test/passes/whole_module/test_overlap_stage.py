@@ -40,6 +40,7 @@ def compiled(collective: Collective, **changes) -> Compiled:
     answer = Compiled(
         "ok", bytes_received=1, bytes_sent=1, largest_collective_tile_bytes=1, moved=(collective,),
         argument_bytes=100, output_bytes=100, temp_bytes=100, alias_bytes=0, peak_memory_bytes=300,
+        peak_has_chip=True,
         final_bytes_received=1, final_bytes_sent=1, final_moved=(collective,), estimated_seconds=1e-3,
     )  # fmt: skip
     return dataclasses.replace(answer, **changes)
@@ -98,7 +99,7 @@ def test_a_shorter_program_is_handed_over_with_its_rows():
     ("answer", "problem"),
     [
         (compiled(SLOW), "modelled time"),
-        (compiled(FAST, temp_bytes=10_000), "allocated bytes 300 -> 10,200"),
+        (compiled(FAST, temp_bytes=10_000), "memory in bytes 300 -> 10,200"),
         (compiled(FAST, estimated_seconds=1.1e-3), "the compiler's own estimate"),
         (Compiled("error", "no"), "XLA fails: no"),
     ],
