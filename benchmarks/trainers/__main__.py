@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps of installed trainers, stock XLA's module beside ours: modelled time, received bytes, memory.
+"""Programs of installed trainers, stock XLA's module beside ours: modelled time, received bytes, memory.
 
     python -m benchmarks.trainers [--steps NAME,...] [--topologies v5e:2x4,h100:2x4 | --compile-for TARGET |
         --at-hand v5e:2x4] [--memory-limit device]
 
-`maxtext/NAME` are steps of MaxText, which has to be installed with what its trainer imports: measured with 0.2.5 and
-jax 0.12. `tunix/NAME` are steps of models of Tunix, google-tunix 0.1.7. A trainer that is not there is left out. Steps
+`maxtext/NAME` are training steps of MaxText, and its serving engine's `prefill` and `decode`; it has to be installed
+with what its trainer imports: measured with 0.2.5 and jax 0.12. `tunix/NAME` are steps of models of Tunix, google-tunix 0.1.7. A trainer that is not there is left out. Steps
 are lowered for 8 CPU devices, or as many as the target has, whose own compiler judges with `--compile-for`. With
 `--at-hand` they are lowered for TPUs of such a topology, and what is measured is what reshard does by default for a
 user who has them: the compiler of the devices judges a few forms, in this process. On more than 8 devices the axis that
@@ -28,7 +28,7 @@ from benchmarks.programs.__main__ import use_devices
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError
 from reshard.synthesis.common.text_table import markdown_table
 
-TRAINERS = ("maxtext", "tunix")
+MODULES = (("maxtext", "maxtext_steps"), ("maxtext", "maxtext_serving"), ("tunix", "tunix_steps"))  # by trainer
 HEADER = ("step", "network", "stock", "ours", "stock ÷ ours", "received", "ours", "temporaries", "ours")
 GENERATED = ("code generator, stock", "ours")  # where a compiler of TPUs is asked
 
@@ -92,11 +92,11 @@ def _tpus(topology: str) -> Sequence[Any]:
 
 
 def _steps(names: Sequence[str]) -> Iterator[tuple[str, ModuleType, str]]:
-    for trainer in TRAINERS:
+    for trainer, name in MODULES:
         if importlib.util.find_spec(trainer) is None:
             print(f"{trainer} is not installed", file=sys.stderr)
             continue
-        module = importlib.import_module(f"benchmarks.trainers.{trainer}_steps")
+        module = importlib.import_module(f"benchmarks.trainers.{name}")
         for step in module.STEPS:
             if not names or trainer in names or f"{trainer}/{step}" in names:
                 yield f"{trainer}/{step}", module, step

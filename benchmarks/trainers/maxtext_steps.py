@@ -22,7 +22,7 @@ _LARGE = (
     "attention=dot_product"
 )
 SIZES = {"small": _SMALL, "large": _LARGE}
-_ALWAYS = (
+ALWAYS = (
     "run_name=measured hardware=cpu enable_checkpointing=False dataset_type=synthetic log_config=False "
     "skip_jax_distributed_system=True allow_split_physical_axes=True"
 )
@@ -61,7 +61,7 @@ def lowered(name: str, size: str, devices: Sequence[jax.Device] = ()) -> jax.sta
     from maxtext.utils import maxtext_utils, sharding
 
     base = os.path.join(os.path.dirname(str(maxtext.__file__)), "configs", "base.yml")
-    config = pyconfig.initialize(["train", base, *_ALWAYS.split(), *SIZES[size].split(), *STEPS[name].split()])
+    config = pyconfig.initialize(["train", base, *ALWAYS.split(), *SIZES[size].split(), *STEPS[name].split()])
     kind = AxisType.Explicit if config.shard_mode == ShardMode.EXPLICIT else AxisType.Auto
     names = config.mesh_axes
     placed = maxtext_utils.create_device_mesh(config, list(devices) or jax.devices())
