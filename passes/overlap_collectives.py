@@ -106,6 +106,9 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
     may_hold_more: bool = option(
         False, "take pipelines that hold more than the tile between collective and product, too"
     )
+    any_gain: bool = option(
+        False, "take pipelines that are faster by less than the model may be wrong, too: a compiler is asked about them"
+    )
     sends_only: bool = option(False, "leave products that take what a collective brings; cut those that are sent")
     fuse: str = option(
         STABLEHLO, "; ".join(f"{name}: {meaning}" for name, meaning in _FUSE.items()), choices=tuple(_FUSE)
@@ -172,7 +175,8 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
             session.count("kept", kept)
             stay = "stays as it is" if kept == 1 else "stay as they are"
             memory = "" if self.may_hold_more else " in as little memory"
-            said = f"no further pipeline{memory} is faster by {LEAST_GAIN:.0%} on {self.network.topology.name}"
+            least = "" if self.any_gain else f" by {LEAST_GAIN:.0%}"
+            said = f"no further pipeline{memory} is faster{least} on {self.network.topology.name}"
             session.remark(module.operation, f"{counted(kept, 'collective')} next to products {stay}: {said}")
 
     def _pipelines(self, module: ir.Module, session: Session) -> list[Pipeline | Prefetch]:
@@ -199,7 +203,9 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
 
     def _is_faster(self, pipeline: Pipeline | Prefetch) -> bool:
         """Returns whether a pipeline is faster by more than the model may be wrong, and holds no more."""
-        is_faster = pipeline.pipelined_s <= (1 - LEAST_GAIN) * pipeline.whole_s
+        least_s = LEAST_GAIN * pipeline.whole_s
+        gain_s = pipeline.whole_s - pipeline.pipelined_s
+        is_faster = gain_s > 0 if self.any_gain else gain_s >= least_s
         return is_faster and (self.may_hold_more or pipeline.pipelined_bytes <= pipeline.whole_bytes)
 
 

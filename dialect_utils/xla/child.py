@@ -114,6 +114,7 @@ class Compiled:
       scheduled_seconds: the time by the compiler's schedule, see `schedule_estimates`; None if the schedule has none.
       estimated_seconds: the same; for a compiler that may need another option to write a schedule, the time by a
         schedule of the program with that option.
+      final_unestimated: the reduce_scatters of the final program that the schedule has for free.
       lacks_estimate: whether another compilation, which `XlaChild.estimated` starts, may give estimated_seconds.
       generated_seconds: the time of the final program's local work by the compiler's code generator, see
         `hlo.generated`; None if it has no prices.
@@ -154,6 +155,7 @@ class Compiled:
     peak_has_chip: bool = False
     scheduled_seconds: float | None = None
     estimated_seconds: float | None = None
+    final_unestimated: "tuple[Collective, ...]" = ()
     lacks_estimate: bool = False
     generated_seconds: float | None = None
     generated_without: "tuple[LocalWork, ...]" = ()
@@ -393,7 +395,8 @@ class XlaChild:
         timeout_s = patience_s(target, compiled) if timeout_s is None else timeout_s
         with self._lock:
             found = self._compile_cached(request, timeout_s)
-        return replace(compiled, estimated_seconds=found.estimated_seconds, lacks_estimate=False)
+        estimate = {name: getattr(found, name) for name in ("estimated_seconds", "final_unestimated")}
+        return replace(compiled, **estimate, lacks_estimate=False)
 
     def answered(self, request: CompileRequest, ask: Callable[[dict], dict], timeout_s: float) -> Compiled:
         """Returns the answer to a request that another compiler than the child's is asked, unless it is on disk.
@@ -882,7 +885,7 @@ def _rows_of_fields() -> dict[str, Callable]:
 
     kinds = {"collectives": KindCount, "moved": Collective, "work": LocalWork}
     final = {f"final_{name}": kind for name, kind in kinds.items()}
-    return kinds | final | {"generated_without": LocalWork}
+    return kinds | final | {"final_unestimated": Collective, "generated_without": LocalWork}
 
 
 def _frozen(value: Any) -> Any:

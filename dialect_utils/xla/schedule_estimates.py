@@ -107,6 +107,13 @@ def is_mispriced(schedule: str, final_text: str) -> bool:
     return program.excess(entry[1], generated) > _MOST_MISPRICED * program.end(entry[1])
 
 
+def instructions_for_free(schedule: str) -> frozenset[str]:
+    """Returns the names of the instructions that take no time in a schedule but the cycle that any takes."""
+    program = _Program.of(schedule)
+    timed = (each for times in program.times.values() for each in times)
+    return frozenset(program.names.get(identifier, "") for identifier, start, end in timed if end - start <= 1)
+
+
 @dataclass(frozen=True, slots=True)
 class _Generated:
     """The cycles that the code generator says.

@@ -32,7 +32,7 @@ from ..early_stop.stopped import BUFFERS, Stopped, has_propagated, may_stop, sto
 from ..platform import compat
 from ..platform.typed import present
 from .compile_targets import Target, TargetError
-from .schedule_estimates import cycles_per_second, estimated_seconds, is_mispriced
+from .schedule_estimates import cycles_per_second, estimated_seconds, instructions_for_free, is_mispriced
 
 LENGTH = struct.Struct("<Q")
 _PARENT_POLL_S = 1.0
@@ -462,6 +462,7 @@ def _compile_ahead_of_time(request: dict, scratch: Path, devices: Sequence = ())
         "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
         "scheduled_seconds": scheduled,
         "estimated_seconds": None if may_be_estimated else scheduled,
+        "final_unestimated": _unestimated(schedule or "", final_text),
         "lacks_estimate": may_be_estimated and is_known,
         "input_shardings": _canonical(compat.parameter_shardings(executable, len(main.inputs))),
         "output_shardings": _canonical(compat.output_shardings(executable, len(main.results))),
@@ -504,9 +505,11 @@ def _estimate(request: dict, scratch: Path) -> dict:
     with tempfile.TemporaryDirectory(dir=scratch) as dump_dir:
         executable, *_ = _compiled_for(target, request, dump_dir, _ASYNC_OPTIONS[target.platform])
         schedule = _schedule(Path(dump_dir))
-    if schedule is not None and is_mispriced(schedule, executable.hlo_modules()[0].to_string()):
+    final_text = executable.hlo_modules()[0].to_string()
+    if schedule is not None and is_mispriced(schedule, final_text):
         return {"estimated_seconds": None}
-    return {"estimated_seconds": _seconds(target, schedule, request["estimated_for"])}
+    seconds = _seconds(target, schedule, request["estimated_for"])
+    return {"estimated_seconds": seconds, "final_unestimated": _unestimated(schedule or "", final_text)}
 
 
 def _seconds(target: Target, schedule: str | None, bytes_received: int) -> float | None:
@@ -646,6 +649,19 @@ def _final_traffic(hlo_text: str, clock: float | None = None, *, reads_lines: bo
     runs_beside = is_asynchronous and not reads_lines  # on CPU devices nothing does
     schedule = schedule_in(hlo_text, collectives_in(hlo_text).ops, clock) if runs_beside else ()
     return {f"final_{name}": found[name] for name in kept} | {"final_schedule": as_plain(schedule)}
+
+
+def _unestimated(schedule: str, final_text: str) -> list[tuple]:
+    """Returns the reduce_scatters that a schedule has for free. Those that a compiler for TPUs makes of an all_reduce
+    have the price of that, those of the program have none."""
+    from reshard.synthesis.programs.traffic import merged
+
+    from ..hlo.collectives import collectives_in
+
+    free = instructions_for_free(schedule) if " reduce-scatter(" in final_text else ()
+    ops = collectives_in(final_text).ops if free else ()
+    found = (each.collective for each in ops if each.name in free)
+    return [astuple(each) for each in merged(each for each in found if each.kind == "reduce_scatter")]
 
 
 def _clock(target: Target, schedule: str | None, scratch: Path, devices: Sequence = ()) -> float | None:

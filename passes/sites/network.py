@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # loading them loads numpy
     from reshard.dialect_utils.xla.compile_targets import Target
     from reshard.synthesis.network.program_time import ProgramTime
     from reshard.synthesis.network.topology import Topology
+    from reshard.synthesis.programs.traffic import Collective
 
 UNKNOWN = ""
 _READABLE = ":*.,_-/"  # kept as they are in the text of an option
@@ -98,6 +99,12 @@ class SiteNetwork:
         from reshard.synthesis.network.program_time import program_time
 
         return program_time(self.topology, num_devices, compiled.moved, compiled.work)
+
+    def collectives_s(self, moved: tuple[Collective, ...], num_devices: int) -> float:
+        """Returns the modelled seconds of collectives, one after the other."""
+        from reshard.synthesis.network.program_time import program_time
+
+        return program_time(self.topology, num_devices, moved, ()).collectives_s
 
     def final_time_of(self, compiled: Compiled, num_devices: int) -> ProgramTime | None:
         """Returns the modelled time of the compiler's final program; None if it is unknown or has ops without price."""

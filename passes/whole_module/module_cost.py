@@ -62,6 +62,7 @@ class ModuleCriterion:
 
     def outcome(self, stock: Compiled, ours: Compiled, sites: int) -> Outcome:
         """Returns what is known about a form of the module in which a number of sites are rewritten."""
+        stock, ours = self.estimated(stock), self.estimated(ours)
         problem = self.problem(stock, ours, with_time=False)
         if not ours.is_ok:
             return Outcome(problem, float("inf"), of=ours)
@@ -79,6 +80,16 @@ class ModuleCriterion:
             return None
         return self.network.generated_time_of(compiled, self.num_devices)
 
+    def estimated(self, compiled: Compiled) -> Compiled:
+        """Returns a program whose estimates have the reduce_scatters, too, that its compiler has for free in them, at
+        their modelled times."""
+        if not compiled.final_unestimated or not self.network.is_known:
+            return compiled
+        added_s = self.network.collectives_s(compiled.final_unestimated, self.num_devices)
+        names = ("scheduled_seconds", "estimated_seconds")
+        longer = {name: each + added_s for name in names if (each := getattr(compiled, name)) is not None}
+        return replace(compiled, **longer, final_unestimated=())
+
     def time(self, stock: Compiled, compiled: Compiled) -> ProgramTime:
         """Returns the modelled time of stock XLA's program, or of another one, for comparison with stock XLA's."""
         return self.network.time_beside(stock, compiled, self.num_devices)
@@ -89,6 +100,7 @@ class ModuleCriterion:
         Args:
           with_time: whether a longer modelled time is a reason; `outcome` has the time beside the reason.
         """
+        stock, ours = self.estimated(stock), self.estimated(ours)
         if not ours.is_ok:
             also = "" if stock.is_ok else "; it cannot compile the module as it came either"
             return f"XLA {FAILURES[ours.status]}: {ours.reason}{also}"

@@ -5,13 +5,16 @@ agrees.
 It is for targets of compilation ahead of time alone: their compilers say what runs beside what. The pass
 overlap-collectives proposes pipelines by its model. Those of one pattern are alike to a compiler: it fuses what they
 make with what comes next, or it does not. So the patterns are tried one after the other, each with what has been taken
-before: first products whose sums are scattered, which leave no whole product behind, last those that are put together.
+before: first products whose sums are scattered, which leave no whole product behind, last those that are put together. Those
+that are refused alone are tried together at the end: in a layer that gathers its rows and scatters its sums, the whole
+array is gone only when both are pipelines.
 A pattern is taken if the modelled time of the compiler's schedule is shorter, neither its own estimate nor the time by
 its code generator is longer, and no more memory is needed than stock XLA's. A compiler at hand is asked about fewer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,7 +61,7 @@ def overlapped(original: ir.Module, module: ir.Module, pipeline: Pipeline, sessi
     stage = _Stage(original, module, session, pipeline)
     most = MOST_ATTEMPTS * session.options.effort
     at_hand.allow_pipelines(stage.child)
-    for tried, numbers in enumerate(stage.promising()):
+    for tried, numbers in enumerate(stage.patterns()):
         progress.at("whole-module check: products beside collectives", tried + 1, MOST_ATTEMPTS)
         stage.attempt(numbers, may_compile=tried < most and at_hand.left_of(stage.child) > 0)
     return stage.result()
@@ -68,7 +71,8 @@ class _Stage:
     """The attempts at one module.
 
     State: `taken`, the numbers of the pipelines that are written, `written` the module with them, `compiled` what the
-    compiler makes of it; `why_not` the reason why another one is not.
+    compiler makes of it; `refused`, the numbers of those that the compiler was asked about in vain, by pattern;
+    `why_not` the reason why one is not taken.
     """
 
     def __init__(self, original: ir.Module, module: ir.Module, session: Session, pipeline: Pipeline):
@@ -81,11 +85,18 @@ class _Stage:
         network = SiteNetwork(self.check.topology, next(limits, None))
         self.criterion = ModuleCriterion(BETTER, network, devices_of(module))
         self.taken: list[int] = []
+        self.refused: list[list[int]] = []
         self.why_not: dict[int, str] = {}
         self.written, self.compiled = module, self.check.ours
         _, self.rows = self._with([])
 
-    def promising(self) -> list[list[int]]:
+    def patterns(self) -> Iterator[list[int]]:
+        """Yields the numbers of the pipelines to try next: pattern by pattern, then all that are refused alone."""
+        yield from self._promising()
+        if len(self.refused) > 1:
+            yield sum(self.refused, [])
+
+    def _promising(self) -> list[list[int]]:
         """Returns the numbers of the pipelines that the pass would write, by pattern; none if all of them together
         promise too little, and none of a pattern that promises less than half of what it has to gain."""
         least_s = LEAST_GAIN * self._seconds(self.compiled)
@@ -112,6 +123,8 @@ class _Stage:
                 self.written, self.compiled, self.rows = written, compiled, rows
                 self.taken += numbers
                 return
+            if compiled is not None and compiled.is_ok:
+                self.refused.append(numbers)
         self.why_not.update(dict.fromkeys(numbers, problem))
 
     def _compiled(self, written: ir.Module, rows: list[dict]) -> tuple[Compiled | None, str]:
@@ -157,7 +170,7 @@ class _Stage:
         then, now = (self._seconds(each) for each in (self.compiled, compiled))
         if now > (1 - LEAST_GAIN) * then:
             return f"modelled time {micros_of_both(then, now)}"
-        then, now = estimates_us(self.compiled, compiled)
+        then, now = estimates_us(self.criterion.estimated(self.compiled), self.criterion.estimated(compiled))
         if now > (1 + SAME_ESTIMATE) * then:
             return f"the compiler's own estimate in us {then:,} -> {now:,}"
         # Estimates have prices of products of blocks from before there is code for them.
@@ -171,8 +184,8 @@ class _Stage:
 
     def _with(self, numbers: list[int]) -> tuple[ir.Module, list[dict]]:
         """Returns a copy of the module with some pipelines, all that promise something if none are named, and rows."""
-        network = self.criterion.network
-        return pipelined(self.module, self.session, network, first=self.first, only=numbers, keeps_sums=self.keeps_sums)
+        how = {"first": self.first, "only": numbers, "keeps_sums": self.keeps_sums, "any_gain": True}
+        return pipelined(self.module, self.session, self.criterion.network, **how)
 
 
 def _written(rows: list[dict]) -> list[int]:

@@ -14,6 +14,7 @@ from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.overlap_collectives import LEAST_GAIN
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.forms.platforms import platform_of
 from reshard.synthesis.overlap.pipelines import AHEAD, IN_ANOTHER_SHAPE
@@ -32,16 +33,17 @@ def pipelined(
     only: Sequence[int] = (),
     keeps_sums: bool = False,
     sends_only: bool = False,
+    any_gain: bool = False,
 ) -> tuple[ir.Module, list[dict[str, Any]]]:
     """Returns a copy of a module with pipelines, and their report rows; none where the pass fails.
 
     Args:
       session: with a target, whose compiler says how much memory the module needs, so pipelines may hold more.
       first: the number of the first pipeline. only: the numbers of those that are written; empty: all.
-      keeps_sums, sends_only: as the options of the pass.
+      keeps_sums, sends_only, any_gain: as the options of the pass.
     """
     platform = platform_of(present(session.options.compile_for).platform)
-    options = {"first": str(first), "only": "+".join(map(str, sorted(only)))}
+    options = {"first": str(first), "only": "+".join(map(str, sorted(only))), "any-gain": str(any_gain).lower()}
     own = Session(session.options)
     with module.context:
         written = ir.Module.parse(compat.bytecode(module))
@@ -83,14 +85,17 @@ def pattern_of(row: dict[str, Any]) -> str:
 def by_pattern(rows: Sequence[dict[str, Any]]) -> list[list[int]]:
     """Returns the numbers of pipelines, those of one pattern together: products that leave nothing whole behind first,
     then collectives as a whole, what is put together last, with which compilers fuse less of what comes next. Among
-    these, what promises most comes first."""
-    patterns: dict[str, list[dict[str, Any]]] = {}
+    these, what promises most comes first. Pipelines that gain less than the model may be wrong come after all others,
+    apart from those of the same pattern that gain more."""
+    patterns: dict[tuple[bool, str], list[dict[str, Any]]] = {}
     for row in rows:
-        patterns.setdefault(pattern_of(row), []).append(row)
+        gains_little = row["our_us"] > (1 - LEAST_GAIN) * row["stock_us"]
+        patterns.setdefault((gains_little, pattern_of(row)), []).append(row)
 
-    def order(pattern: str) -> tuple[int, bool, float]:
-        gain_us = sum(row["stock_us"] - row["our_us"] for row in patterns[pattern])
-        return _kind(pattern), IN_ANOTHER_SHAPE in pattern, -gain_us
+    def order(found: tuple[bool, str]) -> tuple[bool, int, bool, float]:
+        gain_us = sum(row["stock_us"] - row["our_us"] for row in patterns[found])
+        gains_little, pattern = found
+        return gains_little, _kind(pattern), IN_ANOTHER_SHAPE in pattern, -gain_us
 
     return [[row["site"] for row in patterns[each]] for each in sorted(patterns, key=order)]
 

@@ -4,7 +4,7 @@
 import pytest
 
 from reshard.dialect_utils.xla.child import Compiled, comparable_estimates, shown_estimates
-from reshard.dialect_utils.xla.schedule_estimates import estimated_seconds, is_mispriced
+from reshard.dialect_utils.xla.schedule_estimates import estimated_seconds, instructions_for_free, is_mispriced
 
 MIB = 1 << 20
 
@@ -184,3 +184,18 @@ backend_config={{"estimated_cycles":"{cycles}"}}
 
 def test_without_an_entry_nothing_is_mispriced():
     assert not is_mispriced("", generated(fusion_1=1))
+
+
+def test_instructions_for_free_take_the_one_cycle_that_any_takes():
+    named = "".join(
+        f'    instructions {{\n      name: "{name}"\n      opcode: "{name}"\n      id: {number}\n    }}\n'
+        for number, name in enumerate(("reduce-scatter", "all-reduce", "fusion"))
+    )
+    spans = ((0, 1), (1, 300), (300, 301))
+    timed = "".join(
+        f"  instructions {{\n    id: {number}\n    start_timestamp_cycles: {start}\n    end_timestamp_cycles: {end}\n  }}\n"
+        for number, (start, end) in enumerate(spans)
+    )
+    text = f"hlo_module {{\n{named}}}\ncomputation_schedules {{\n  computation_id: 7\n{timed}}}\n"
+    assert instructions_for_free(text) == {"reduce-scatter", "fusion"}
+    assert instructions_for_free("") == frozenset()

@@ -172,3 +172,15 @@ def test_the_limit_holds_for_the_allocation_too_where_the_compilers_peak_leaves_
     ours = program(10**5, temp=50_000, peak_memory_bytes=2000)
     assert problem(stock, ours, SiteNetwork("", 60_000)) == ""
     assert "the limit of the whole is 40,000" in problem(stock, ours, SiteNetwork("", 40_000))
+
+
+def test_estimates_have_the_reduce_scatters_that_the_compiler_has_for_free_at_their_modelled_times():
+    free = (Collective("reduce_scatter", 10**8, 2 * 10**8, groups=INSIDE),)
+    ours = program(10**5, estimated_seconds=1e-3, scheduled_seconds=2e-3, final_unestimated=free)
+    criterion = ModuleCriterion(BETTER, TWO_NODES, 4)
+    found, added_s = criterion.estimated(ours), TWO_NODES.collectives_s(free, 4)
+    assert added_s > 0 and found.estimated_seconds == 1e-3 + added_s and found.scheduled_seconds == 2e-3 + added_s
+    assert criterion.estimated(found) == found and ModuleCriterion(BETTER, UNKNOWN, 4).estimated(ours) == ours
+    stock = program(10**5, estimated_seconds=1e-3)
+    assert problem(stock, ours, TWO_NODES).startswith("the compiler's own estimate in us 1,000.0 -> ")
+    assert problem(stock, replace(ours, final_unestimated=()), TWO_NODES) == ""

@@ -174,6 +174,28 @@ def test_a_pattern_that_is_slower_does_not_keep_the_next_one_from_being_tried():
     assert left == ["reduce_scatter"] and asked == 2
 
 
+def test_patterns_that_are_refused_alone_are_tried_together():
+    """Each alone leaves the array between them whole."""
+    left, reasons, asked = taken_where(lambda text: "all_gather" not in text and "reduce_scatter" not in text)
+    assert left == reasons == [] and asked == 3
+    left, reasons, asked = taken_where(lambda text: False)
+    assert left == ["all_gather", "reduce_scatter"] and len(reasons) == 2 and asked == 3
+
+
+def test_pipelines_that_gain_less_than_the_model_may_be_wrong_are_tried_after_the_others(monkeypatch):
+    told, asked = overlap_stage.pipelined, []
+
+    def pipelined(*args, **how):
+        module, rows = told(*args, **how)
+        for row in rows:
+            row["our_us"] = (0.8 if row["group"].startswith("all_gather") else 0.96) * row["stock_us"]
+        return module, rows
+
+    monkeypatch.setattr(overlap_stage, "pipelined", pipelined)
+    taken_where(lambda text: asked.append([kind for kind in ("all_gather", "reduce_scatter") if kind in text]))
+    assert asked == [["reduce_scatter"], ["all_gather"], []]
+
+
 def test_no_more_is_compiled_than_the_effort_allows(monkeypatch):
     monkeypatch.setattr("reshard.passes.whole_module.overlap_stage.MOST_ATTEMPTS", 1)
     left, reasons, asked = taken_where(lambda text: True)
