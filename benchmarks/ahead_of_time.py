@@ -40,6 +40,7 @@ from reshard.dialect_utils.xla.child import (  # noqa: E402
     DEFAULT_TIMEOUT_S,
     Compiled,
     XlaChild,
+    comparable_estimates,
     shown_estimates,
 )
 from reshard.dialect_utils.xla.compile_targets import Target, TargetError, compiler_version, missing_compiler  # noqa: E402
@@ -47,8 +48,14 @@ from reshard.passes.driver.base import RunOptions, Session  # noqa: E402
 from reshard.passes.driver.pipeline import Pipeline  # noqa: E402
 from reshard.passes.results.checks import checked, placed  # noqa: E402
 from reshard.passes.sites.network import SiteNetwork, of_target  # noqa: E402
-from reshard.passes.sites.oracle import POLICIES  # noqa: E402
-from reshard.passes.whole_module.module_cost import LONGER_ESTIMATE  # noqa: E402
+from reshard.passes.sites.oracle import (
+    BETTER,  # noqa: E402
+    POLICIES,  # noqa: E402
+)
+from reshard.passes.whole_module.module_cost import (
+    LONGER_ESTIMATE,  # noqa: E402
+    ModuleCriterion,  # noqa: E402
+)
 from reshard.planning.byte_sizes import memory_limit  # noqa: E402
 from reshard.synthesis.common.numbers import mebibytes  # noqa: E402
 from reshard.synthesis.common.text_table import markdown_table  # noqa: E402
@@ -71,8 +78,9 @@ class Side:
     Attributes:
       problem: why it does not compile; empty if it does.
       received, final_received: right after partitioning, and in the final program.
-      memory: the compiler's peak, or all that it allocates if that is more.
-      estimate_us: the length of the compiler's own schedule. modelled_us: the modelled time of the final program.
+      memory: all that limits count, see `Compiled.limited_bytes`.
+      estimate_us: the length of the compiler's own schedule, with our time for reduce_scatters that it has for free
+        where stock's and ours are compared. modelled_us: the modelled time of the final program.
       compile_s: of one compilation.
     """
 
@@ -312,6 +320,9 @@ def sides_of(stock: Compiled, ours: Compiled, target: Target, network: SiteNetwo
       network: that times are modelled on; None: that of the target, with devices in the order of their places.
     """
     network, estimates = network or SiteNetwork(of_target(target)), shown_estimates(stock, ours)
+    if comparable_estimates(stock, ours) is not None:
+        with_all_us = ModuleCriterion(BETTER, network, target.devices).estimates_us(stock, ours)
+        estimates = (1e-6 * with_all_us[0], 1e-6 * with_all_us[1])
     return _side_of(stock, target, network, estimates[0]), _side_of(ours, target, network, estimates[1])
 
 

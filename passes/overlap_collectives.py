@@ -202,10 +202,10 @@ class OverlapCollectivesPass(SiteNumbers, NetworkOptions, Pass):
         return found
 
     def _is_faster(self, pipeline: Pipeline | Prefetch) -> bool:
-        """Returns whether a pipeline is faster by more than the model may be wrong, and holds no more."""
-        least_s = LEAST_GAIN * pipeline.whole_s
-        gain_s = pipeline.whole_s - pipeline.pipelined_s
-        is_faster = gain_s > 0 if self.any_gain else gain_s >= least_s
+        """Returns whether a pipeline is faster by more than the model may be wrong, or at all if that is asked for, and
+        holds no more."""
+        whole_s, pipelined_s = pipeline.whole_s, pipeline.pipelined_s
+        is_faster = pipelined_s < whole_s if self.any_gain else not gains_little(whole_s, pipelined_s)
         return is_faster and (self.may_hold_more or pipeline.pipelined_bytes <= pipeline.whole_bytes)
 
 
@@ -245,6 +245,11 @@ class _Kernels:
             write_kernels(self.taken, unused_id(module))
 
 
+def gains_little(whole: float, pipelined: float) -> bool:
+    """Returns whether the time as a pipeline is not shorter by more than the model may be wrong."""
+    return pipelined > (1 - LEAST_GAIN) * whole
+
+
 def _opened(module: ir.Module) -> bytes | None:
     """Inlines what loops with collectives call; returns the module as it was, None if it has no such loops."""
     from reshard.dialect_utils.hierarchy.explicit_collectives import OPS
@@ -259,10 +264,16 @@ def _opened(module: ir.Module) -> bytes | None:
 
 
 def _of_different_ops(pipelines: dict[int, Pipeline | Prefetch]) -> dict[int, Pipeline | Prefetch]:
-    """Returns the pipelines that gain most, in their order: of those of one product or collective only the best one."""
+    """Returns the pipelines that gain most, in their order: of those of one product or collective only the best one,
+    and none that gains less than the model may be wrong if another one gains more than that."""
     taken: set[ir.Operation] = set()
     chosen: set[int] = set()
-    for number, each in sorted(pipelines.items(), key=lambda found: found[1].pipelined_s - found[1].whole_s):
+
+    def order(found: tuple[int, Pipeline | Prefetch]) -> tuple[bool, float]:
+        _, each = found
+        return gains_little(each.whole_s, each.pipelined_s), each.pipelined_s - each.whole_s
+
+    for number, each in sorted(pipelines.items(), key=order):
         if not taken.intersection(each.ops):
             taken.update(each.ops)
             chosen.add(number)

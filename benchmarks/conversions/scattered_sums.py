@@ -85,7 +85,7 @@ class Row:
         said = is_kept(self.shape, self.dim, DEVICES, 32) and (self.shape, self.dim) not in OTHERWISE
         is_better = all(
             present(getattr(self.stock, cost)) >= present(getattr(self.ours, cost))
-            for cost in ("final_bytes_received", "peak_memory_bytes")
+            for cost in ("final_bytes_received", "limited_bytes")
         )
         is_scattered = self.ours is self.stock or _kinds(self.ours) == "reduce_scatter"
         return said == ("reduce_scatter" in _kinds(self.stock)) and is_better and is_scattered
@@ -209,7 +209,7 @@ def _kinds(compiled: Compiled) -> str:
 
 
 def _costs(compiled: Compiled) -> tuple[str, str]:
-    return mebibytes(compiled.final_bytes_received, 2, missing=""), mebibytes(compiled.peak_memory_bytes, 1, missing="")
+    return mebibytes(compiled.final_bytes_received, 2, missing=""), mebibytes(compiled.limited_bytes, 1, missing="")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -4,13 +4,13 @@
     python -m benchmarks.trainers [--steps NAME,...] [--topologies v5e:2x4,h100:2x4 | --compile-for TARGET |
         --at-hand v5e:2x4] [--memory-limit device]
 
-`maxtext/NAME` are training steps of MaxText, and its serving engine's `prefill` and `decode`; it has to be installed
-with what its trainer imports: measured with 0.2.5 and jax 0.12. `tunix/NAME` are steps of models of Tunix, google-tunix 0.1.7. A trainer that is not there is left out. Steps
-are lowered for 8 CPU devices, or as many as the target has, whose own compiler judges with `--compile-for`. With
-`--at-hand` they are lowered for TPUs of such a topology, and what is measured is what reshard does by default for a
-user who has them: the compiler of the devices judges a few forms, in this process. On more than 8 devices the axis that
-splits the batch is longer. The exit status is 1 if a step fails, is modelled longer than stock XLA's, or needs more
-memory, if `--memory-limit` does not allow that.
+`maxtext/NAME` are training steps of MaxText, and `prefill` and `decode` of its serving engine; it has to be installed
+with what its trainer imports: measured with 0.2.5 and jax 0.12. `tunix/NAME` are steps of models of Tunix, google-tunix
+0.1.7. A trainer that is not there is left out. Steps are lowered for 8 CPU devices, or as many as the target has, whose
+own compiler judges with `--compile-for`. With `--at-hand` they are lowered for TPUs of such a topology, and what is
+measured is what reshard does by default for a user who has them: the compiler of the devices judges a few forms, in
+this process. On more than 8 devices the axis that splits the batch is longer. The exit status is 1 if a step fails, is
+modelled longer than stock XLA's, or needs more memory, if `--memory-limit` does not allow that.
 """
 
 from __future__ import annotations
@@ -92,9 +92,11 @@ def _tpus(topology: str) -> Sequence[Any]:
 
 
 def _steps(names: Sequence[str]) -> Iterator[tuple[str, ModuleType, str]]:
+    is_there = {trainer: importlib.util.find_spec(trainer) is not None for trainer, _ in MODULES}
+    for trainer in (each for each in is_there if not is_there[each]):
+        print(f"{trainer} is not installed", file=sys.stderr)
     for trainer, name in MODULES:
-        if importlib.util.find_spec(trainer) is None:
-            print(f"{trainer} is not installed", file=sys.stderr)
+        if not is_there[trainer]:
             continue
         module = importlib.import_module(f"benchmarks.trainers.{name}")
         for step in module.STEPS:

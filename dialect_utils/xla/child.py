@@ -114,7 +114,8 @@ class Compiled:
       scheduled_seconds: the time by the compiler's schedule, see `schedule_estimates`; None if the schedule has none.
       estimated_seconds: the same; for a compiler that may need another option to write a schedule, the time by a
         schedule of the program with that option.
-      final_unestimated: the reduce_scatters of the final program that the schedule has for free.
+      scheduled_without, estimated_without: the reduce_scatters that the schedule of scheduled_seconds, or that of
+        estimated_seconds, has for free, on TPUs.
       lacks_estimate: whether another compilation, which `XlaChild.estimated` starts, may give estimated_seconds.
       generated_seconds: the time of the final program's local work by the compiler's code generator, see
         `hlo.generated`; None if it has no prices.
@@ -155,7 +156,8 @@ class Compiled:
     peak_has_chip: bool = False
     scheduled_seconds: float | None = None
     estimated_seconds: float | None = None
-    final_unestimated: "tuple[Collective, ...]" = ()
+    scheduled_without: "tuple[Collective, ...]" = ()
+    estimated_without: "tuple[Collective, ...]" = ()
     lacks_estimate: bool = False
     generated_seconds: float | None = None
     generated_without: "tuple[LocalWork, ...]" = ()
@@ -200,11 +202,18 @@ class Compiled:
 def comparable_estimates(one: Compiled, other: Compiled) -> tuple[float, float] | None:
     """Returns the seconds of two programs by their schedules as they run, or by those that the compiler writes of both
     with another option; None if there is neither of one of them."""
-    for name in ("scheduled_seconds", "estimated_seconds"):
-        first, second = getattr(one, name), getattr(other, name)
-        if first is not None and second is not None:
-            return first, second
-    return None
+    kind = comparable_schedules(one, other)
+    return (getattr(one, f"{kind}_seconds"), getattr(other, f"{kind}_seconds")) if kind else None
+
+
+def comparable_schedules(one: Compiled, other: Compiled) -> str:
+    """Returns which schedules of two programs can be compared, "scheduled" or "estimated", as in the names of fields;
+    empty if none."""
+    return next((kind for kind in ("scheduled", "estimated") if all(_has(each, kind) for each in (one, other))), "")
+
+
+def _has(compiled: Compiled, kind: str) -> bool:
+    return getattr(compiled, f"{kind}_seconds") is not None
 
 
 def may_be_estimated(one: Compiled, other: Compiled) -> bool:
@@ -395,7 +404,7 @@ class XlaChild:
         timeout_s = patience_s(target, compiled) if timeout_s is None else timeout_s
         with self._lock:
             found = self._compile_cached(request, timeout_s)
-        estimate = {name: getattr(found, name) for name in ("estimated_seconds", "final_unestimated")}
+        estimate = {name: getattr(found, name) for name in ("estimated_seconds", "estimated_without")}
         return replace(compiled, **estimate, lacks_estimate=False)
 
     def answered(self, request: CompileRequest, ask: Callable[[dict], dict], timeout_s: float) -> Compiled:
@@ -885,7 +894,11 @@ def _rows_of_fields() -> dict[str, Callable]:
 
     kinds = {"collectives": KindCount, "moved": Collective, "work": LocalWork}
     final = {f"final_{name}": kind for name, kind in kinds.items()}
-    return kinds | final | {"final_unestimated": Collective, "generated_without": LocalWork}
+    return (
+        kinds
+        | final
+        | {"scheduled_without": Collective, "estimated_without": Collective, "generated_without": LocalWork}
+    )
 
 
 def _frozen(value: Any) -> Any:

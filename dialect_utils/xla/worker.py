@@ -462,7 +462,7 @@ def _compile_ahead_of_time(request: dict, scratch: Path, devices: Sequence = ())
         "peak_memory_bytes": executable.get_compiled_memory_stats().peak_memory_in_bytes,
         "scheduled_seconds": scheduled,
         "estimated_seconds": None if may_be_estimated else scheduled,
-        "final_unestimated": _unestimated(schedule or "", final_text),
+        "scheduled_without": _for_free(target, schedule, final_text),
         "lacks_estimate": may_be_estimated and is_known,
         "input_shardings": _canonical(compat.parameter_shardings(executable, len(main.inputs))),
         "output_shardings": _canonical(compat.output_shardings(executable, len(main.results))),
@@ -509,7 +509,7 @@ def _estimate(request: dict, scratch: Path) -> dict:
     if schedule is not None and is_mispriced(schedule, final_text):
         return {"estimated_seconds": None}
     seconds = _seconds(target, schedule, request["estimated_for"])
-    return {"estimated_seconds": seconds, "final_unestimated": _unestimated(schedule or "", final_text)}
+    return {"estimated_seconds": seconds, "estimated_without": _for_free(target, schedule, final_text)}
 
 
 def _seconds(target: Target, schedule: str | None, bytes_received: int) -> float | None:
@@ -651,17 +651,18 @@ def _final_traffic(hlo_text: str, clock: float | None = None, *, reads_lines: bo
     return {f"final_{name}": found[name] for name in kept} | {"final_schedule": as_plain(schedule)}
 
 
-def _unestimated(schedule: str, final_text: str) -> list[tuple]:
+def _for_free(target: Target, schedule: str | None, final_text: str) -> list[tuple]:
     """Returns the reduce_scatters that a schedule has for free. Those that a compiler for TPUs makes of an all_reduce
     have the price of that, those of the program have none."""
     from reshard.synthesis.programs.traffic import merged
 
     from ..hlo.collectives import collectives_in
 
-    free = instructions_for_free(schedule) if " reduce-scatter(" in final_text else ()
-    ops = collectives_in(final_text).ops if free else ()
-    found = (each.collective for each in ops if each.name in free)
-    return [astuple(each) for each in merged(each for each in found if each.kind == "reduce_scatter")]
+    if target.platform != "tpu" or schedule is None or " reduce-scatter(" not in final_text:
+        return []
+    free = instructions_for_free(schedule)
+    ops = (each for each in collectives_in(final_text).ops if each.name in free)
+    return [astuple(each) for each in merged(op.collective for op in ops if op.collective.kind == "reduce_scatter")]
 
 
 def _clock(target: Target, schedule: str | None, scratch: Path, devices: Sequence = ()) -> float | None:

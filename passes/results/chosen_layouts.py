@@ -221,11 +221,11 @@ class _Contest:
     def _is_faster_with_memory(self, found: _Chosen) -> bool:
         """Returns whether a form would be taken if it needed less memory."""
         lacks_memory = self._criterion.missing_limit(self._stock, found.compiled) is not None
-        return lacks_memory and is_clearly_faster(replace(found.outcome, problem=""), self._given)
+        return lacks_memory and is_clearly_faster(replace(found.outcome, problem=""), self._given, self._criterion)
 
     def _why_not_faster(self, found: _Chosen) -> str:
         """Returns in words why a form is not taken for its time or its memory; empty if it may be."""
-        if not found.outcome.problem and is_clearly_faster(found.outcome, self._given):
+        if not found.outcome.problem and is_clearly_faster(found.outcome, self._given, self._criterion):
             return ""
         if not self._is_faster_with_memory(found):
             return self.compared(found)

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from reshard.dialect_utils.platform.typed import present
-from reshard.dialect_utils.xla.child import Compiled, comparable_estimates, may_be_estimated
+from reshard.dialect_utils.xla.child import Compiled, comparable_schedules, may_be_estimated
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import (
     ALWAYS,
@@ -62,7 +61,6 @@ class ModuleCriterion:
 
     def outcome(self, stock: Compiled, ours: Compiled, sites: int) -> Outcome:
         """Returns what is known about a form of the module in which a number of sites are rewritten."""
-        stock, ours = self.estimated(stock), self.estimated(ours)
         problem = self.problem(stock, ours, with_time=False)
         if not ours.is_ok:
             return Outcome(problem, float("inf"), of=ours)
@@ -80,15 +78,18 @@ class ModuleCriterion:
             return None
         return self.network.generated_time_of(compiled, self.num_devices)
 
-    def estimated(self, compiled: Compiled) -> Compiled:
-        """Returns a program whose estimates have the reduce_scatters, too, that its compiler has for free in them, at
-        their modelled times."""
-        if not compiled.final_unestimated or not self.network.is_known:
-            return compiled
-        added_s = self.network.collectives_s(compiled.final_unestimated, self.num_devices)
-        names = ("scheduled_seconds", "estimated_seconds")
-        longer = {name: each + added_s for name in names if (each := getattr(compiled, name)) is not None}
-        return replace(compiled, **longer, final_unestimated=())
+    def estimates_us(self, stock: Compiled, ours: Compiled) -> tuple[float, float]:
+        """Returns both of the compiler's time estimates in us, with the reduce_scatters that are free in them at their
+        modelled times; zeros if one is missing or made in another way."""
+        kind = comparable_schedules(stock, ours)
+        if not kind:
+            return 0.0, 0.0
+        return self._estimated_us(stock, kind), self._estimated_us(ours, kind)
+
+    def _estimated_us(self, compiled: Compiled, kind: str) -> float:
+        free = getattr(compiled, f"{kind}_without")
+        free_s = self.network.collectives_s(free, self.num_devices) if free and self.network.is_known else 0.0
+        return round(1e6 * (getattr(compiled, f"{kind}_seconds") + free_s), 1)
 
     def time(self, stock: Compiled, compiled: Compiled) -> ProgramTime:
         """Returns the modelled time of stock XLA's program, or of another one, for comparison with stock XLA's."""
@@ -100,7 +101,6 @@ class ModuleCriterion:
         Args:
           with_time: whether a longer modelled time is a reason; `outcome` has the time beside the reason.
         """
-        stock, ours = self.estimated(stock), self.estimated(ours)
         if not ours.is_ok:
             also = "" if stock.is_ok else "; it cannot compile the module as it came either"
             return f"XLA {FAILURES[ours.status]}: {ours.reason}{also}"
@@ -108,7 +108,7 @@ class ModuleCriterion:
             return ""
         worse = _other_shardings(stock, ours) if self.compares_shardings else []
         if self.policy == STRICT:
-            return ", ".join(_strict_costs(stock, ours) + worse)
+            return ", ".join(self._strict_costs(stock, ours) + worse)
         worse = self._little_for_more(stock, ours) + worse
         if with_time:
             worse = self._longer(stock, ours) + worse
@@ -164,7 +164,7 @@ class ModuleCriterion:
         if not self.network.is_known and ours.costs.bytes_received > stock.costs.bytes_received:
             more = f"{stock.costs.bytes_received:,} -> {ours.costs.bytes_received:,}"
             worse.append(f"received bytes per device {more} on an unknown network")
-        then, now = estimates_us(stock, ours)
+        then, now = self.estimates_us(stock, ours)
         if now > then * (1 + LONGER_ESTIMATE):
             worse.append(f"the compiler's own estimate in us {then:,} -> {now:,}")
         generated = self.generated(stock, ours)
@@ -189,20 +189,19 @@ class ModuleCriterion:
             return []
         return [f"{name} {then:,} -> {now:,}" + ("" if limit is None else f", the limit of the whole is {limit:,}")]
 
-
-def _strict_costs(stock: Compiled, ours: Compiled) -> list[str]:
-    """Returns the costs that are worse in our form; no sum of gains makes up for one of them."""
-    then, now = estimates_us(stock, ours)
-    return [
-        f"{name} {before:,} -> {after:,}"
-        for name, before, after, slack in (
-            ("received bytes per device", stock.costs.bytes_received, ours.costs.bytes_received, 0),
-            ("received bytes per device in the final program", *_final_bytes(stock, ours), 0),
-            (*_memory(stock, ours), _bookkeeping_bytes(stock, ours)),
-            ("the compiler's own estimate in us", then, now, then * SAME_ESTIMATE),
-        )
-        if after > before + slack
-    ]
+    def _strict_costs(self, stock: Compiled, ours: Compiled) -> list[str]:
+        """Returns the costs that are worse in our form; no sum of gains makes up for one of them."""
+        then, now = self.estimates_us(stock, ours)
+        return [
+            f"{name} {before:,} -> {after:,}"
+            for name, before, after, slack in (
+                ("received bytes per device", stock.costs.bytes_received, ours.costs.bytes_received, 0),
+                ("received bytes per device in the final program", *_final_bytes(stock, ours), 0),
+                (*_memory(stock, ours), _bookkeeping_bytes(stock, ours)),
+                ("the compiler's own estimate in us", then, now, then * SAME_ESTIMATE),
+            )
+            if after > before + slack
+        ]
 
 
 def _other_shardings(stock: Compiled, ours: Compiled) -> list[str]:
@@ -223,12 +222,6 @@ def _memory(stock: Compiled, ours: Compiled, counts_arguments: bool = False) -> 
     if counts_arguments or has_peaks:
         return "memory in bytes", stock.limited_bytes, ours.limited_bytes
     return "temporaries in bytes", stock.costs.temp_bytes, ours.costs.temp_bytes
-
-
-def estimates_us(stock: Compiled, ours: Compiled) -> tuple[float, float]:
-    """Returns both of the compiler's time estimates in us; zeros if one is missing or made in another way."""
-    then, now = comparable_estimates(stock, ours) or (0.0, 0.0)
-    return round(then * 1e6, 1), round(now * 1e6, 1)
 
 
 def _final_bytes(stock: Compiled, ours: Compiled) -> tuple[int, int]:
@@ -283,14 +276,14 @@ def clearly_less_s(islands: Outcome) -> float:
     return (1 - local - islands.sent * LEAST_GAIN_OF_SENDING) * islands.seconds
 
 
-def is_clearly_faster(whole: Outcome, islands: Outcome) -> bool:
+def is_clearly_faster(whole: Outcome, islands: Outcome, criterion: ModuleCriterion) -> bool:
     """Returns whether the module written per device is faster by more than the model may be wrong about it, or by a
     second witness: the estimate of the target's own compiler."""
     if islands.problem or whole.seconds <= clearly_less_s(islands):
         return True
     if whole.of is None or islands.of is None or whole.seconds >= islands.seconds:
         return False
-    theirs, mine = estimates_us(islands.of, whole.of)
+    theirs, mine = criterion.estimates_us(islands.of, whole.of)
     return 0 < mine <= (1 - LEAST_GAIN_CONFIRMED) * theirs or _is_generated_faster(whole, islands)
 
 

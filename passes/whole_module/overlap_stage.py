@@ -5,9 +5,11 @@ agrees.
 It is for targets of compilation ahead of time alone: their compilers say what runs beside what. The pass
 overlap-collectives proposes pipelines by its model. Those of one pattern are alike to a compiler: it fuses what they
 make with what comes next, or it does not. So the patterns are tried one after the other, each with what has been taken
-before: first products whose sums are scattered, which leave no whole product behind, last those that are put together. Those
-that are refused alone are tried together at the end: in a layer that gathers its rows and scatters its sums, the whole
-array is gone only when both are pipelines.
+before: first products whose sums are scattered, which leave no whole product behind, last those that are put together,
+and behind all what promises less than the model may be wrong. Those that are refused are tried again at the end,
+together and beside what was taken since: in a layer that gathers its rows and scatters its sums, the whole array is
+gone only when both are pipelines.
+
 A pattern is taken if the modelled time of the compiler's schedule is shorter, neither its own estimate nor the time by
 its code generator is longer, and no more memory is needed than stock XLA's. A compiler at hand is asked about fewer.
 """
@@ -31,8 +33,8 @@ from reshard.passes.plan_sites import PlanSitesPass
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import BETTER, KEEP, micros_of_both
 from reshard.passes.whole_module.check_record import Check, with_ours
-from reshard.passes.whole_module.module_cost import ModuleCriterion, estimates_us
-from reshard.passes.whole_module.pipelined import by_pattern, keeps_sums, pipelined, promised_s
+from reshard.passes.whole_module.module_cost import ModuleCriterion
+from reshard.passes.whole_module.pipelined import by_pattern, keeps_sums, pipelined, promised_s, promises_little
 from reshard.synthesis.common.numbers import counted
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def overlapped(original: ir.Module, module: ir.Module, pipeline: Pipeline, sessi
     stage = _Stage(original, module, session, pipeline)
     most = MOST_ATTEMPTS * session.options.effort
     at_hand.allow_pipelines(stage.child)
-    for tried, numbers in enumerate(stage.patterns()):
+    for tried, numbers in enumerate(stage.attempts()):
         progress.at("whole-module check: products beside collectives", tried + 1, MOST_ATTEMPTS)
         stage.attempt(numbers, may_compile=tried < most and at_hand.left_of(stage.child) > 0)
     return stage.result()
@@ -71,8 +73,8 @@ class _Stage:
     """The attempts at one module.
 
     State: `taken`, the numbers of the pipelines that are written, `written` the module with them, `compiled` what the
-    compiler makes of it; `refused`, the numbers of those that the compiler was asked about in vain, by pattern;
-    `why_not` the reason why one is not taken.
+    compiler makes of it; `refused`, the numbers of those that the compiler was asked about in vain, by pattern, and how
+    many were taken then; `why_not` the reason why one is not taken, or was not at first.
     """
 
     def __init__(self, original: ir.Module, module: ir.Module, session: Session, pipeline: Pipeline):
@@ -85,16 +87,31 @@ class _Stage:
         network = SiteNetwork(self.check.topology, next(limits, None))
         self.criterion = ModuleCriterion(BETTER, network, devices_of(module))
         self.taken: list[int] = []
-        self.refused: list[list[int]] = []
+        self.refused: list[tuple[list[int], int]] = []
         self.why_not: dict[int, str] = {}
         self.written, self.compiled = module, self.check.ours
         _, self.rows = self._with([])
 
-    def patterns(self) -> Iterator[list[int]]:
-        """Yields the numbers of the pipelines to try next: pattern by pattern, then all that are refused alone."""
+    def attempts(self) -> Iterator[list[int]]:
+        """Yields the numbers of the pipelines to try next: pattern by pattern, then again those that were refused."""
         yield from self._promising()
-        if len(self.refused) > 1:
-            yield sum(self.refused, [])
+        tried: list[int] = []
+        for may_be_weak in (False, True):
+            again = self._again(may_be_weak)
+            if again and again != tried:
+                yield (tried := again)
+
+    def _again(self, may_be_weak: bool) -> list[int]:
+        """Returns the numbers of all pipelines that were refused, if they are part of another form together, or beside
+        what was taken since; none otherwise.
+
+        Args:
+          may_be_weak: whether those that gain less than the model may be wrong are among them.
+        """
+        weak = {row["site"] for row in self.rows if promises_little(row)}
+        refused = [each for each in self.refused if may_be_weak or not weak.intersection(each[0])]
+        is_other = len(refused) > 1 or any(before < len(self.taken) for _, before in refused)
+        return sorted(number for numbers, _ in refused for number in numbers) if is_other else []
 
     def _promising(self) -> list[list[int]]:
         """Returns the numbers of the pipelines that the pass would write, by pattern; none if all of them together
@@ -115,6 +132,7 @@ class _Stage:
 
     def attempt(self, numbers: list[int], *, may_compile: bool) -> None:
         """Takes pipelines beside those that are taken, if that is better."""
+        is_again = any(set(each) <= set(numbers) for each, _ in self.refused)
         problem = "not tried: --effort lets more be compiled"
         if may_compile:
             written, rows = self._with(self.taken + numbers)
@@ -122,9 +140,12 @@ class _Stage:
             if compiled is not None and not problem:
                 self.written, self.compiled, self.rows = written, compiled, rows
                 self.taken += numbers
+                self.refused = [each for each in self.refused if not set(each[0]) <= set(numbers)]
                 return
-            if compiled is not None and compiled.is_ok:
-                self.refused.append(numbers)
+            if compiled is not None and compiled.is_ok and not is_again:
+                self.refused.append((numbers, len(self.taken)))
+        if is_again:  # the reason why each is refused alone stays
+            return
         self.why_not.update(dict.fromkeys(numbers, problem))
 
     def _compiled(self, written: ir.Module, rows: list[dict]) -> tuple[Compiled | None, str]:
@@ -170,7 +191,7 @@ class _Stage:
         then, now = (self._seconds(each) for each in (self.compiled, compiled))
         if now > (1 - LEAST_GAIN) * then:
             return f"modelled time {micros_of_both(then, now)}"
-        then, now = estimates_us(self.criterion.estimated(self.compiled), self.criterion.estimated(compiled))
+        then, now = self.criterion.estimates_us(self.compiled, compiled)
         if now > (1 + SAME_ESTIMATE) * then:
             return f"the compiler's own estimate in us {then:,} -> {now:,}"
         # Estimates have prices of products of blocks from before there is code for them.

@@ -14,7 +14,7 @@ from reshard.dialect_utils.platform.bindings import ir
 from reshard.dialect_utils.platform.typed import present
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
-from reshard.passes.overlap_collectives import LEAST_GAIN
+from reshard.passes.overlap_collectives import gains_little
 from reshard.passes.sites.network import SiteNetwork
 from reshard.synthesis.forms.platforms import platform_of
 from reshard.synthesis.overlap.pipelines import AHEAD, IN_ANOTHER_SHAPE
@@ -85,19 +85,23 @@ def pattern_of(row: dict[str, Any]) -> str:
 def by_pattern(rows: Sequence[dict[str, Any]]) -> list[list[int]]:
     """Returns the numbers of pipelines, those of one pattern together: products that leave nothing whole behind first,
     then collectives as a whole, what is put together last, with which compilers fuse less of what comes next. Among
-    these, what promises most comes first. Pipelines that gain less than the model may be wrong come after all others,
-    apart from those of the same pattern that gain more."""
+    these, what promises most comes first. Pipelines that gain less than the model may be wrong are apart from the
+    others of their pattern, behind all that gain more."""
     patterns: dict[tuple[bool, str], list[dict[str, Any]]] = {}
     for row in rows:
-        gains_little = row["our_us"] > (1 - LEAST_GAIN) * row["stock_us"]
-        patterns.setdefault((gains_little, pattern_of(row)), []).append(row)
+        patterns.setdefault((promises_little(row), pattern_of(row)), []).append(row)
 
     def order(found: tuple[bool, str]) -> tuple[bool, int, bool, float]:
         gain_us = sum(row["stock_us"] - row["our_us"] for row in patterns[found])
-        gains_little, pattern = found
-        return gains_little, _kind(pattern), IN_ANOTHER_SHAPE in pattern, -gain_us
+        is_weak, pattern = found
+        return is_weak, _kind(pattern), IN_ANOTHER_SHAPE in pattern, -gain_us
 
     return [[row["site"] for row in patterns[each]] for each in sorted(patterns, key=order)]
+
+
+def promises_little(row: dict[str, Any]) -> bool:
+    """Returns whether a pipeline gains less than the model may be wrong, from its report row."""
+    return gains_little(row["stock_us"], row["our_us"])
 
 
 def _kind(pattern: str) -> int:

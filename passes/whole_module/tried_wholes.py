@@ -109,7 +109,7 @@ class TriedWholes:
     def clearly_best(self, islands: Outcome) -> Tried | None:
         """Returns the best one among those that are clearly faster than the best form with islands."""
         outcomes = [
-            each.outcome if is_clearly_faster(each.outcome, islands) else replace(each.outcome, problem="not clearly")
+            each.outcome if self._is_clear(each.outcome, islands) else replace(each.outcome, problem="not clearly")
             for each in self.tried
         ]
         return self._at(best_of(outcomes, islands))
@@ -243,7 +243,7 @@ class TriedWholes:
         for form in itertools.chain(forms, self._holding_less(fastest.form, forms)):
             self.try_one(form, islands)
             outcome = self.tried[-1].outcome
-            if not outcome.problem and is_clearly_faster(outcome, islands) and outcome.seconds < goal_s:
+            if not outcome.problem and self._is_clear(outcome, islands) and outcome.seconds < goal_s:
                 return self.tried[-1]
         return None
 
@@ -287,7 +287,7 @@ class TriedWholes:
             if form is None or len(form.rows) == rows:  # nothing is left to release
                 return None
             rows, outcome = len(form.rows), self.forms.outcome_of_whole(form, islands)
-            if not outcome.problem and is_clearly_faster(outcome, islands) and outcome.seconds < least_s:
+            if not outcome.problem and self._is_clear(outcome, islands) and outcome.seconds < least_s:
                 return Tried(form, outcome)
         return None
 
@@ -307,7 +307,7 @@ class TriedWholes:
             and not has_pipelines(each.form)
             and not each.form.held_bytes
             and self._limit_for(each.outcome) is not None
-            and is_clearly_faster(replace(each.outcome, problem=""), islands)
+            and self._is_clear(replace(each.outcome, problem=""), islands)
         ]
 
     # Words
@@ -321,7 +321,7 @@ class TriedWholes:
         lacking = [each for each in outcomes if self._limit_for(each) is not None and each.seconds < islands.seconds]
         fastest = min(lacking, key=lambda outcome: outcome.seconds, default=None)
         allowed = "" if fastest is None else self._allowed(fastest, islands)
-        if fastest is not None and is_clearly_faster(fastest, islands):
+        if fastest is not None and self._is_clear(fastest, islands):
             return allowed
         if (winner := self.best(islands)) is not None:
             said = self.compared(winner.outcome, islands)
@@ -331,6 +331,9 @@ class TriedWholes:
             return f"{said}; less than {least:.3g}% faster, the model may be wrong"
         first = outcomes[0]
         return allowed or first.problem or self.compared(first, islands)
+
+    def _is_clear(self, whole: Outcome, islands: Outcome) -> bool:
+        return is_clearly_faster(whole, islands, self.criterion)
 
     def compared(self, whole: Outcome, islands: Outcome) -> str:
         """Returns in words how a module written per device compares with the best form with islands."""
@@ -346,7 +349,7 @@ class TriedWholes:
         allowed = [
             each.outcome
             for each in self.tried
-            if self._limit_for(each.outcome) is not None and is_clearly_faster(each.outcome, islands)
+            if self._limit_for(each.outcome) is not None and self._is_clear(each.outcome, islands)
         ]
         if not allowed:
             return ""

@@ -551,7 +551,7 @@ class WholeModuleCheck:
         none = self.criterion.outcome(self.forms.stock, self.forms.stock, 0)
         if not outcomes or self.distrust:
             return []
-        if any(not each.problem and is_clearly_faster(each, none) for each in outcomes):
+        if any(not each.problem and is_clearly_faster(each, none, self.criterion) for each in outcomes):
             return []
         return [] if wholes.beside_loops is None else [present(wholes.beside_loops.module)]
 

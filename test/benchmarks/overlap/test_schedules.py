@@ -85,6 +85,7 @@ def test_of_two_pipelines_the_pass_may_take_the_one_that_pays():
 def test_the_report_has_the_longest_program_that_is_left():
     rows = [Row("tpu:v5e:2x4", "scatter", 8192, 768, 100, 40, each, each, True, 0, 0) for each in (50, 110)]
     assert "in 1 of 2; the longest program that it leaves is 1.10 times as long" in report(rows)
+    assert "What the pass leaves" in report(rows) and "What the check leaves" in report(rows, "check")
 
 
 def test_runs_with_other_values_are_marked():

@@ -741,7 +741,8 @@ class TestCache:
             if request["op"] == "compile":
                 return {"status": "ok", "bytes_received": 7, "lacks_estimate": True}
             assert request["estimated_for"] == 7
-            return {"status": "ok", "estimated_seconds": 1e-3}
+            without = [["reduce_scatter", 1, 2, [[0, 1, 2, 3]]]]
+            return {"status": "ok", "estimated_seconds": 1e-3, "estimated_without": without}
 
         monkeypatch.setattr(caching_child, "_ask", answer)
         without = caching_child.compile(GATHER, 4, target=target, with_estimate=False)
@@ -751,6 +752,7 @@ class TestCache:
             caching_child.estimated(without, GATHER, 4, target),
         ):
             assert (found.estimated_seconds, found.bytes_received, found.lacks_estimate) == (1e-3, 7, False)
+            assert [each.kind for each in found.estimated_without] == ["reduce_scatter"] and not found.scheduled_without
         assert asked == ["compile", "estimate"]
 
     def test_a_cache_that_cannot_be_written_is_no_obstacle(self, tmp_path):

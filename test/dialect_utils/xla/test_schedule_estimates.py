@@ -193,7 +193,8 @@ def test_instructions_for_free_take_the_one_cycle_that_any_takes():
     )
     spans = ((0, 1), (1, 300), (300, 301))
     timed = "".join(
-        f"  instructions {{\n    id: {number}\n    start_timestamp_cycles: {start}\n    end_timestamp_cycles: {end}\n  }}\n"
+        f"  instructions {{\n    id: {number}\n    start_timestamp_cycles: {start}\n"
+        f"    end_timestamp_cycles: {end}\n  }}\n"
         for number, (start, end) in enumerate(spans)
     )
     text = f"hlo_module {{\n{named}}}\ncomputation_schedules {{\n  computation_id: 7\n{timed}}}\n"

@@ -108,4 +108,34 @@ def test_an_estimate_of_mispriced_instructions_is_missing_and_is_not_asked_for_a
     found = worker._compile_ahead_of_time(request, tmp_path)
     assert found["scheduled_seconds"] == (None if is_mispriced else 2.5) and found["estimated_seconds"] is None
     assert found["lacks_estimate"] is not is_mispriced
-    assert worker._estimate(request, tmp_path)["estimated_seconds"] == (None if is_mispriced else 2.5)
+    asked_again = {"estimated_seconds": None} if is_mispriced else {"estimated_seconds": 2.5, "estimated_without": []}
+    assert worker._estimate(request, tmp_path) == asked_again
+
+
+SCATTERED = """HloModule m, entry_computation_layout={{(f32[8]{{0}})->f32[2]{{0}}}}, num_partitions=4
+
+%f (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}}
+
+ENTRY %main (x: f32[8]) -> f32[2] {{
+  %x = f32[8]{{0}} parameter(0)
+  ROOT %{name} = f32[2]{{0}} reduce-scatter(%x), channel_id=1, replica_groups=[1,4]<=[4], dimensions={{0}}, to_apply=%f
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "count"),
+    [("tpu:v5e:2x2", "scattered", 1), ("tpu:v5e:2x2", "of-an-all-reduce", 0), ("cuda:h100:4", "scattered", 0)],
+)
+def test_reduce_scatters_that_a_schedule_of_tpus_has_for_free_are_told(target, name, count, monkeypatch):
+    monkeypatch.setattr(
+        worker, "instructions_for_free", lambda schedule: {"scattered"} if schedule == "times" else set()
+    )
+    text = SCATTERED.format(name=name)
+    found = worker._for_free(SimpleNamespace(platform=target.partition(":")[0]), "times", text)
+    assert [each[0] for each in found] == ["reduce_scatter"] * count
+    assert worker._for_free(SimpleNamespace(platform="tpu"), None, text) == []

@@ -9,7 +9,7 @@ from reshard.dialect_utils.xla.child import Compiled
 from reshard.passes.sites.network import SiteNetwork
 from reshard.passes.sites.oracle import ALWAYS, BETTER, STRICT
 from reshard.passes.whole_module.joint_choice import Outcome
-from reshard.passes.whole_module.module_cost import ModuleCriterion, compared, is_better
+from reshard.passes.whole_module.module_cost import ModuleCriterion, compared, is_better, is_clearly_faster
 from reshard.synthesis.network.program_time import LocalWork
 from reshard.synthesis.programs.traffic import Collective
 
@@ -175,12 +175,32 @@ def test_the_limit_holds_for_the_allocation_too_where_the_compilers_peak_leaves_
 
 
 def test_estimates_have_the_reduce_scatters_that_the_compiler_has_for_free_at_their_modelled_times():
+    free, criterion = (
+        (Collective("reduce_scatter", 10**8, 2 * 10**8, groups=INSIDE),),
+        ModuleCriterion(BETTER, TWO_NODES, 4),
+    )
+    added_us = 1e6 * TWO_NODES.collectives_s(free, 4)
+    stock = program(10**5, scheduled_seconds=2e-3, estimated_seconds=1e-3)
+    ours = replace(stock, scheduled_without=free)
+    assert criterion.estimates_us(stock, ours) == (2000.0, pytest.approx(2000 + added_us, abs=0.1))
+    assert criterion.estimates_us(ours, ours)[0] == criterion.estimates_us(ours, ours)[1]
+    assert problem(stock, ours, TWO_NODES).startswith("the compiler's own estimate in us 2,000.0 -> ")
+    assert problem(stock, replace(ours, scheduled_without=()), TWO_NODES) == problem(ours, ours, TWO_NODES) == ""
+    assert criterion.outcome(stock, ours, 1).of == ours  # what is reported is the compiler's own number
+    of_other_schedule = replace(ours, scheduled_seconds=None)
+    assert criterion.estimates_us(stock, of_other_schedule) == (1000.0, 1000.0)
+    longer = replace(of_other_schedule, estimated_without=free)
+    assert criterion.estimates_us(stock, longer) == (1000.0, pytest.approx(1000 + added_us, abs=0.1))
+    assert ModuleCriterion(BETTER, UNKNOWN, 4).estimates_us(stock, ours) == (2000.0, 2000.0)
+
+
+def test_a_second_witness_counts_what_is_free_in_both():
     free = (Collective("reduce_scatter", 10**8, 2 * 10**8, groups=INSIDE),)
-    ours = program(10**5, estimated_seconds=1e-3, scheduled_seconds=2e-3, final_unestimated=free)
     criterion = ModuleCriterion(BETTER, TWO_NODES, 4)
-    found, added_s = criterion.estimated(ours), TWO_NODES.collectives_s(free, 4)
-    assert added_s > 0 and found.estimated_seconds == 1e-3 + added_s and found.scheduled_seconds == 2e-3 + added_s
-    assert criterion.estimated(found) == found and ModuleCriterion(BETTER, UNKNOWN, 4).estimated(ours) == ours
-    stock = program(10**5, estimated_seconds=1e-3)
-    assert problem(stock, ours, TWO_NODES).startswith("the compiler's own estimate in us 1,000.0 -> ")
-    assert problem(stock, replace(ours, final_unestimated=()), TWO_NODES) == ""
+    less_s = TWO_NODES.collectives_s(free, 4) / 2
+    seconds = (2e-3, 2e-3 - less_s)
+    islands, whole = (program(10**5, scheduled_seconds=each, scheduled_without=free) for each in seconds)
+    outcomes = [Outcome("", seconds, (), of) for seconds, of in ((0.95, whole), (1.0, islands))]
+    assert is_clearly_faster(*outcomes, criterion)
+    bare = replace(outcomes[1], of=replace(islands, scheduled_without=()))
+    assert not is_clearly_faster(outcomes[0], bare, criterion)

@@ -2,6 +2,7 @@
 """The last stage of the whole-module check: pipelines are written if a target's compiler agrees, and only then."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from reshard.dialect_utils.xla.child import Compiled
 from reshard.dialect_utils.xla.compile_targets import Target
 from reshard.passes.driver.base import RunOptions, Session
 from reshard.passes.driver.pipeline import Pipeline
+from reshard.passes.overlap_collectives import _of_different_ops
 from reshard.passes.whole_module import overlap_stage
 from reshard.passes.whole_module.check_record import Check
 from reshard.passes.whole_module.overlap_stage import may_overlap, overlapped
@@ -163,6 +165,19 @@ def taken_where(is_faster):
     return left, reasons, asked
 
 
+def taken_in(seconds_of):
+    """Returns the same if programs take as many times as long as `seconds_of` says of the collectives in them."""
+
+    def answer(text):
+        kinds = tuple(kind for kind in ("all_gather", "reduce_scatter") if f'"stablehlo.{kind}"' in text)
+        size = int((1 << 24) * seconds_of(kinds))
+        return compiled(Collective("all_gather", size, 4 * size, groups=((0, 1, 2, 3),)))
+
+    session, module, asked = run(answer, text=OF_BOTH_PATTERNS)
+    left = [kind for kind in ("all_gather", "reduce_scatter") if f'"stablehlo.{kind}"' in module]
+    return left, [row["reason"] for row in session.results.report_rows if not row["is_rewritten"]], asked
+
+
 def test_patterns_are_tried_one_after_the_other_sums_that_are_scattered_first():
     left, reasons, asked = taken_where(lambda text: "reduce_scatter" not in text)
     assert left == ["all_gather"] and asked == 2
@@ -171,7 +186,7 @@ def test_patterns_are_tried_one_after_the_other_sums_that_are_scattered_first():
 
 def test_a_pattern_that_is_slower_does_not_keep_the_next_one_from_being_tried():
     left, _, asked = taken_where(lambda text: "all_gather" not in text and "reduce_scatter" in text)
-    assert left == ["reduce_scatter"] and asked == 2
+    assert left == ["reduce_scatter"] and asked == 3  # what was refused is tried once more beside what is taken
 
 
 def test_patterns_that_are_refused_alone_are_tried_together():
@@ -180,6 +195,33 @@ def test_patterns_that_are_refused_alone_are_tried_together():
     assert left == reasons == [] and asked == 3
     left, reasons, asked = taken_where(lambda text: False)
     assert left == ["all_gather", "reduce_scatter"] and len(reasons) == 2 and asked == 3
+
+
+def test_what_is_refused_alone_is_tried_beside_what_is_taken_since():
+    left, _, asked = taken_where(lambda text: "all_gather" not in text)
+    assert left == ["reduce_scatter"] and asked == 3
+    seconds = {(): 0.8, ("reduce_scatter",): 0.9}  # of the program with these collectives left
+    left, reasons, asked = taken_in(lambda kinds: seconds.get(kinds, 1.0))
+    assert left == reasons == [] and asked == 3
+
+
+def test_a_pipeline_that_is_refused_together_keeps_its_own_reason(monkeypatch):
+    def answer(text):
+        kinds = [kind for kind in ("all_gather", "reduce_scatter") if f'"stablehlo.{kind}"' in text]
+        return compiled(FAST, temp_bytes=10_000 + len(kinds)) if len(kinds) < 2 else compiled(SLOW)
+
+    session, *_ = run(answer, text=OF_BOTH_PATTERNS)
+    assert all("-> 10,201" in row["reason"] for row in session.results.report_rows)
+    monkeypatch.setattr(overlap_stage, "MOST_ATTEMPTS", 2)
+    session, _, asked = run(answer, text=OF_BOTH_PATTERNS)
+    assert asked == 2 and all("-> 10,201" in row["reason"] for row in session.results.report_rows)
+
+
+def test_a_reduce_scatter_that_is_free_in_an_estimate_does_not_keep_it():
+    stock = compiled(SLOW, scheduled_seconds=1e-3, scheduled_without=(SLOW,))
+    longer = compiled(FAST, scheduled_seconds=1.01e-3)
+    assert "collective_permute" in run(longer, stock=stock)[1]
+    assert "collective_permute" not in run(longer, stock=dataclasses.replace(stock, scheduled_without=()))[1]
 
 
 def test_pipelines_that_gain_less_than_the_model_may_be_wrong_are_tried_after_the_others(monkeypatch):
@@ -210,3 +252,9 @@ def test_a_pattern_that_promises_too_little_is_not_compiled(monkeypatch):
     left, reasons, asked = taken_where(lambda text: True)
     assert left == ["all_gather"] and asked == 1
     assert reasons == ["left as it is: its pattern promises less than 0.25% of the module's time"]
+
+
+def test_a_pipeline_that_gains_much_goes_before_one_that_gains_little_in_more_time():
+    much, little = (SimpleNamespace(ops={"gather"}, whole_s=whole, pipelined_s=p) for whole, p in ((1, 0.9), (10, 9.7)))
+    assert _of_different_ops({0: little, 1: much}) == {1: much}
+    assert _of_different_ops({0: little}) == {0: little}

@@ -466,7 +466,8 @@ def test_a_faster_form_that_memory_keeps_from_being_taken_is_told_before_one_tha
     large, alike = Compiled("ok", temp_bytes=200), Compiled("ok", temp_bytes=100)
     outcomes = [Outcome("more memory", 0.8, (), large), Outcome("", 0.99, (), alike)]
     network = SiteNetwork("ethernet:1x8")  # which does not say what memory a device has
-    limits = SimpleNamespace(missing_limit=lambda stock, ours: 300 if ours is large else None, network=network)
+    missing = lambda stock, ours: 300 if ours is large else None  # noqa: E731
+    limits = SimpleNamespace(missing_limit=missing, network=network, estimates_us=lambda *_: (0.0, 0.0))
     wholes = TriedWholes(SimpleNamespace(criterion=limits, stock=stock), bytes, Pipeline(()), Session())
     wholes.add(Tried(TakenOver(None), each) for each in outcomes)
     said = wholes.why_not(Outcome("", 1.0, (), stock))
@@ -640,12 +641,15 @@ def test_a_form_of_fewest_bytes_in_which_nothing_changes_is_none():
     assert not is_recorded_whole(session) and "temporaries" in session.results.checks[-1].not_taken_over
 
 
+CRITERION = ModuleCriterion(BETTER, SiteNetwork("v5e:2x4"), 8)
+
+
 @pytest.mark.parametrize(
     "problem, seconds, taken", [("", 0.89, True), ("", 0.95, False), ("does not compile", 2.0, True)]
 )
 def test_a_module_is_taken_over_only_if_it_is_faster_by_more_than_the_model_may_be_wrong(problem, seconds, taken):
     whole, islands = Outcome("", seconds, ()), Outcome(problem, 1.0, ())
-    assert is_clearly_faster(whole, islands) is taken
+    assert is_clearly_faster(whole, islands, CRITERION) is taken
 
 
 @pytest.mark.parametrize(
@@ -653,7 +657,7 @@ def test_a_module_is_taken_over_only_if_it_is_faster_by_more_than_the_model_may_
 )
 def test_of_time_between_processes_half_as_much_is_asked(sent, seconds, taken):
     whole, islands = Outcome("", seconds), Outcome("", 1.0, sent=sent)
-    assert is_clearly_faster(whole, islands) is taken
+    assert is_clearly_faster(whole, islands, CRITERION) is taken
 
 
 @pytest.mark.parametrize(
@@ -672,7 +676,7 @@ def test_an_estimate_of_the_compiler_takes_the_place_of_the_margin(seconds, mine
     """Both have to be made in the same way."""
     whole = Outcome("", seconds, (), Compiled("ok", **mine))
     islands = Outcome("", 1.0, (), Compiled("ok", **theirs))
-    assert is_clearly_faster(whole, islands) is taken
+    assert is_clearly_faster(whole, islands, CRITERION) is taken
 
 
 @pytest.mark.parametrize(
@@ -691,7 +695,7 @@ def test_where_no_estimates_are_to_compare_the_code_generator_takes_the_place_of
 ):
     whole = Outcome("", seconds, (), Compiled("ok", **mine), generated_s=generated_s)
     islands = Outcome("", 1.0, (), Compiled("ok", scheduled_seconds=1.0), generated_s=1.0)
-    assert is_clearly_faster(whole, islands) is taken
+    assert is_clearly_faster(whole, islands, CRITERION) is taken
 
 
 # Stock XLA computes it wrongly on 3 x 4 devices; see docs/upstream/convolution.md.
