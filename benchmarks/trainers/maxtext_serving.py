@@ -101,7 +101,7 @@ def _run(engine: Any, method: str, **arguments: Any) -> Any:
 
 def _made(struct: Any) -> Any:
     """Returns what stands for a part of the model that is no weight, such as a key of random numbers."""
-    if jax.dtypes.issubdtype(struct.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(struct.dtype, jax.dtypes.prng_key):
         keys = jax.random.split(jax.random.key(0), int(np.prod(struct.shape)))
         return keys.reshape(struct.shape)
     return jnp.zeros(struct.shape, struct.dtype)
