@@ -73,7 +73,9 @@ def test_what_is_faster_is_right_and_within_three_percent_both_are(stock, pipeli
     assert generated.is_right and generated.is_right_as_generated == is_right
     share = pipeline / stock if takes else 1.0
     assert generated.ours_as_generated == share
-    assert report([row, generated]).endswith(f"By the code generator's times: {int(is_right)} of 1, and {share:.2f}.")
+    assert f"By the code generator's times: {int(is_right)} of 1, and {share:.2f}. In 0 of" in report([row, generated])
+    larger = replace(generated, pipeline_temp=1 << 20)
+    assert f"In {int(not is_right)} of the others all pipelines need more memory." in report([row, larger])
 
 
 def test_of_two_pipelines_the_pass_may_take_the_one_that_pays():
