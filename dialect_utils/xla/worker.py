@@ -65,6 +65,10 @@ _BAD_OPTION = re.compile(
 )
 
 
+# One that starts and ends apart takes a cycle to start.
+_REDUCE_SCATTER = re.compile(r"^ +(?:ROOT )?%?([\w.-]+) = .* reduce-scatter\(", re.MULTILINE)
+
+
 def read_frame(stream: BinaryIO) -> dict | None:
     """Returns the next frame of a stream, None at its end."""
     header = stream.read(LENGTH.size)
@@ -658,11 +662,10 @@ def _for_free(target: Target, schedule: str | None, final_text: str) -> list[tup
 
     from ..hlo.collectives import collectives_in
 
-    if target.platform != "tpu" or schedule is None or " reduce-scatter(" not in final_text:
-        return []
-    free = instructions_for_free(schedule)
-    ops = (each for each in collectives_in(final_text).ops if each.name in free)
-    return [astuple(each) for each in merged(op.collective for op in ops if op.collective.kind == "reduce_scatter")]
+    synchronous = set(_REDUCE_SCATTER.findall(final_text)) if target.platform == "tpu" and schedule else set()
+    free = synchronous and synchronous & instructions_for_free(schedule or "")
+    ops = collectives_in(final_text).ops if free else ()
+    return [astuple(each) for each in merged(op.collective for op in ops if op.name in free)]
 
 
 def _clock(target: Target, schedule: str | None, scratch: Path, devices: Sequence = ()) -> float | None:

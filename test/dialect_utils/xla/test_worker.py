@@ -139,3 +139,5 @@ def test_reduce_scatters_that_a_schedule_of_tpus_has_for_free_are_told(target, n
     found = worker._for_free(SimpleNamespace(platform=target.partition(":")[0]), "times", text)
     assert [each[0] for each in found] == ["reduce_scatter"] * count
     assert worker._for_free(SimpleNamespace(platform="tpu"), None, text) == []
+    apart = text.replace("reduce-scatter(", "reduce-scatter-start(")
+    assert worker._for_free(SimpleNamespace(platform="tpu"), "times", apart) == []
