@@ -35,7 +35,7 @@ import reshard
 from benchmarks.harness.progress import shown
 from benchmarks.programs.__main__ import use_devices
 from reshard.dialect_utils.xla.child import Compiled, shared_child
-from reshard.dialect_utils.xla.compile_targets import Target
+from reshard.dialect_utils.xla.compile_targets import Target, TargetError
 from reshard.passes.driver.base import Session
 from reshard.passes.driver.pipeline import Pipeline
 from reshard.passes.sites.network import SiteNetwork, of_target_over
@@ -140,7 +140,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="a file for the table besides stdout")
     options = parser.parse_args(arguments)
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    use_devices(max(Target.parse(each).devices for each in options.targets.split(",")))
+    try:
+        use_devices(max(Target.parse(each).devices for each in options.targets.split(",")))
+    except TargetError as error:
+        parser.error(str(error))
     cases = list(_random_cases(options) if options.random else _cases(options))
     rows = [measured(*case, is_checked=options.checked) for case in shown(cases, "patterns")]
     text = report(rows, "check" if options.checked else "pass")

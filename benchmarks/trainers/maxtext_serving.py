@@ -6,7 +6,6 @@ each sequence, for the CPU devices of this process or for those of a topology.""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.trainers.maxtext_steps import ALWAYS, SIZES
+from benchmarks.trainers.maxtext_steps import configured
 
 _TOKENS = {  # of a prompt, sequences on each device, and a head for each of eight
     "small": "max_prefill_predict_length=128 per_device_batch_size=2 base_num_kv_heads=8",
@@ -48,17 +47,13 @@ def lowered(name: str, size: str, devices: Sequence[jax.Device] = ()) -> jax.sta
       devices: the program is for these; none: for those of this process.
     Source: `maxtext.inference.maxengine.maxengine.MaxEngine`.
     """
-    import maxtext
     from flax import nnx
     from flax.core.spmd import logical_axis_rules
     from maxtext.common.common_types import MODEL_MODE_AUTOREGRESSIVE, MODEL_MODE_PREFILL
-    from maxtext.configs import pyconfig
     from maxtext.inference.maxengine.maxengine import MaxEngine
     from maxtext.utils.sharding import nnx_construct_named_sharding
 
-    base = os.path.join(os.path.dirname(str(maxtext.__file__)), "configs", "base.yml")
-    options = f"{ALWAYS} {SIZES[size]} {_TOKENS[size]} {STEPS[name]}"
-    config = pyconfig.initialize(["decode", base, *options.split()])
+    config = configured("decode", size, f"{_TOKENS[size]} {STEPS[name]}")
     engine = MaxEngine(config, list(devices) or jax.devices())
     mesh, is_prefill = engine.mesh, name.startswith("prefill")
 

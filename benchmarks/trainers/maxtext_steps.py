@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -21,8 +22,8 @@ _LARGE = (
     "base_num_query_heads=16 base_num_kv_heads=8 head_dim=128 base_num_decoder_layers=4 vocab_size=32768 "
     "attention=dot_product"
 )
-SIZES = {"small": _SMALL, "large": _LARGE}
-ALWAYS = (
+_SIZES = {"small": _SMALL, "large": _LARGE}
+_ALWAYS = (
     "run_name=measured hardware=cpu enable_checkpointing=False dataset_type=synthetic log_config=False "
     "skip_jax_distributed_system=True allow_split_physical_axes=True"
 )
@@ -45,6 +46,16 @@ STEPS = {
 }
 
 
+def configured(command: str, size: str, options: str) -> Any:
+    """Returns MaxText's configuration for one of its commands, "train" or "decode"; `options` win over those of a
+    size."""
+    import maxtext
+    from maxtext.configs import pyconfig
+
+    base = os.path.join(os.path.dirname(str(maxtext.__file__)), "configs", "base.yml")
+    return pyconfig.initialize([command, base, *f"{_ALWAYS} {_SIZES[size]} {options}".split()])
+
+
 def lowered(name: str, size: str, devices: Sequence[jax.Device] = ()) -> jax.stages.Lowered:  # pyright: ignore[reportInvalidTypeForm]
     """Returns the lowered training step of a configuration.
 
@@ -52,16 +63,13 @@ def lowered(name: str, size: str, devices: Sequence[jax.Device] = ()) -> jax.sta
       devices: the step is for these; none: for those of this process.
     Source: `maxtext.trainers.pre_train.train_compile`.
     """
-    import maxtext
     from flax.core.spmd import logical_axis_rules
     from jax.sharding import AxisType, Mesh
     from maxtext.common.common_types import ShardMode
-    from maxtext.configs import pyconfig
     from maxtext.trainers.pre_train import train, train_compile
     from maxtext.utils import maxtext_utils, sharding
 
-    base = os.path.join(os.path.dirname(str(maxtext.__file__)), "configs", "base.yml")
-    config = pyconfig.initialize(["train", base, *ALWAYS.split(), *SIZES[size].split(), *STEPS[name].split()])
+    config = configured("train", size, STEPS[name])
     kind = AxisType.Explicit if config.shard_mode == ShardMode.EXPLICIT else AxisType.Auto
     names = config.mesh_axes
     placed = maxtext_utils.create_device_mesh(config, list(devices) or jax.devices())
