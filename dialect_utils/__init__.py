@@ -18,6 +18,8 @@ WINGS = (
     "hierarchy",
     "conversions",
     "tile_rules",
+    "tiles",
+    "carried",
     "partitioning",
     "overlap",
     "kernels",

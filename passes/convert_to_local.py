@@ -52,7 +52,8 @@ class ConvertToLocalPass(NetworkOptions, Pass):
 
     What a loop takes is converted before it, unless the tiles grow: these would be in memory as long as the loop runs.
     What a loop adds up is reduced and scattered in each turn, if its result is split. With `hold=BYTES` such tiles, and
-    whole sums, are held as far as these bytes go, and converted or reduced once.
+    whole sums, are held as far as these bytes go, and converted or reduced once. A state of which each turn writes a
+    part stays in the layout that it has around the loop, if the parts of all turns move in less time than the state.
 
     If an op needs a whole dimension, for example a sort along it, the dimension is gathered, with a remark. An op for
     which no rule on tiles is known is an error at the op. With `stay=unknown` it stays with XLA instead, between two

@@ -30,10 +30,13 @@ STEPS = {
     "prefill_context": f"{_CONTEXT} ici_context_parallelism=-1",
     "prefill_sequence": "ici_fsdp_parallelism=1 ici_tensor_sequence_parallelism=-1",
     "prefill_experts": _EXPERTS,
+    "prefill_fsdp": "ici_fsdp_parallelism=-1",  # as MaxText does it by default
     "decode": "ici_fsdp_parallelism=1 ici_tensor_parallelism=-1",
     "decode_autoregressive": f"{_CONTEXT} ici_autoregressive_parallelism=-1",
     "decode_context": f"{_CONTEXT} ici_context_autoregressive_parallelism=-1",
     "decode_experts": _EXPERTS,
+    "decode_fsdp": "ici_fsdp_parallelism=-1",
+    "decode_fsdp_tensor": "ici_fsdp_parallelism=-1 ici_tensor_parallelism=2",
 }
 
 

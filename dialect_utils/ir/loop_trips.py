@@ -117,7 +117,7 @@ def known_trips_of(loop: ir.Operation) -> int | None:
     counter = counter_of(loop)
     if counter is None or counter.step <= 0:
         return None
-    start, end = _constant(loop.operands[counter.number]), _constant(counter.end)
+    start, end = constant_integer(loop.operands[counter.number]), constant_integer(counter.end)
     if start is None or end is None:
         return None
     return max(0, -(-(end - start) // counter.step))
@@ -130,11 +130,17 @@ def _step(body: ir.Block, number: int) -> int | None:
     one, other = add.operands
     for counter, step in ((one, other), (other, one)):
         if counter == body.arguments[number]:
-            return _constant(step)
+            return constant_integer(step)
     return None
 
 
-def _constant(value: ir.Value) -> int | None:
+def counts_turns(loop: ir.Operation, number: int) -> bool:
+    """Returns whether a scalar that a loop carries is the number of the turn, counted from 0."""
+    return constant_integer(loop.operands[number]) == 0 and _step(loop.regions[1].blocks[0], number) == 1
+
+
+def constant_integer(value: ir.Value) -> int | None:
+    """Returns the number that a scalar is; None if it is no constant."""
     op = producer_of(value)
     if op is None or op.name not in CONSTANTS or ir.ShapedType(value.type).shape:
         return None

@@ -13,8 +13,8 @@ from ..preparation.serials import serial_of
 from ..shardings.value_layouts import layout
 from ..tile_rules import local_rules
 from ..tile_rules.local_rules import Dims
-from .copied_ops import PASS_ON
-from .tiles import dims_of
+from ..tiles.copied_ops import PASS_ON
+from ..tiles.tiles import dims_of
 
 
 class FoundLayouts:

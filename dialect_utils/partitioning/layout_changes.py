@@ -21,9 +21,9 @@ from ..ir.diagnostics import DiagnosedError, error_at
 from ..ir.ops import bits_of
 from ..platform.bindings import ir
 from ..tile_rules.local_rules import Dims, Site
-from .refusals import HINT
+from ..tiles.refusals import HINT
+from ..tiles.tiles import Scope, Tile, TilesAtHand, grows, is_broadcast_to, sharding_of, tile_bytes
 from .surroundings import Surroundings
-from .tiles import Scope, Tile, TilesAtHand, grows, is_broadcast_to, sharding_of, tile_bytes
 
 Cost = tuple[float, ...]  # seconds, or received bytes, work and collectives
 DEAREST: Cost = (math.inf, math.inf, math.inf)

@@ -31,6 +31,9 @@ from reshard.synthesis.layouts.mesh import Mesh
 from ..analysis.explicit_reshards import insert_explicit_reshards
 from ..analysis.module_analysis import Analysis, before_propagation
 from ..analysis.propagation import propagate
+from ..carried.held_parts import hold_parts
+from ..carried.held_sums import Carried, propagate_holding
+from ..carried.kept_states import keep_states
 from ..conversions import repeated
 from ..conversions.before_loops import shrink_before_loops
 from ..conversions.unneeded import Ends, erase_unneeded
@@ -43,22 +46,22 @@ from ..platform import compat
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
 from ..preparation.broadcasts import join_broadcasts
+from ..preparation.empty_shards import fill_empty_shards
 from ..preparation.inlining import inline_calls, remove_call_barriers
 from ..preparation.prepared_clone import prepare
 from ..preparation.scatter_windows import simplify_scatters
 from ..preparation.serials import own_location, serial_of, tagged_clone
+from ..preparation.stacked_results import copy_no_stacks
 from ..preparation.transposed_products import untranspose_products
 from ..shardings.sdy_shardings import mesh_of, module_meshes, sharding_from_attr, sharding_to_attr
 from ..shardings.value_layouts import result_layouts, stated_arguments, stated_results
 from ..tile_rules.local_rules import Dims
 from ..tile_rules.partly_manual import ManualAxes
-from .even_dimensions import divide_signatures, evenly_divided, with_sharding
-from .held_parts import hold_parts
-from .held_sums import Carried, propagate_holding
+from ..tiles.even_dimensions import divide_signatures, evenly_divided, with_sharding
+from ..tiles.refusals import HINT, described
+from ..tiles.tiles import Scope, Tile, dims_of, sharding_of, tile_bytes, tile_type
 from .local_ops import Conversion, How, OpWriter
-from .refusals import HINT, described
 from .segments import Segment, is_free, segments, top_level
-from .tiles import Scope, Tile, dims_of, sharding_of, tile_bytes, tile_type
 
 NONE, UNKNOWN, LOOPS_TOO = STAY = ("none", "unknown", "loops")  # no op, those without a rule, all loops beside these
 KEPT = 1 / 8  # of the bytes of arguments: what may be kept in memory in order to convert less
@@ -94,18 +97,18 @@ class Analyses:
     """The analyses of modules that are converted several times, each time from a fresh copy, in another form."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Analysis] = {}
+        self._known: dict[tuple, Analysis] = {}
 
     def of(
-        self, module: ir.Module, hold_bytes: float, without: Set[Carried]
+        self, module: ir.Module, how: How, hold_bytes: float, without: Set[Carried]
     ) -> tuple[Analysis, Mapping[Carried, float], float]:
         """Returns what `_analysed` does. An analysis that holds something is made anew: no two forms hold as much."""
         if hold_bytes:
-            return _analysed(module, hold_bytes, without)
-        content = compat.bytecode(module)
-        if content not in self._known or self._known[content].explicit.context != module.context:
-            self._known[content] = _analysed(module, hold_bytes, without)[0]
-        return replace(self._known[content], originals=ops_in(module.operation)), {}, 0.0
+            return _analysed(module, how, hold_bytes, without)
+        key = compat.bytecode(module), tuple(sorted(how.planning.items()))
+        if key not in self._known or self._known[key].explicit.context != module.context:
+            self._known[key] = _analysed(module, how, hold_bytes, without)[0]
+        return replace(self._known[key], originals=ops_in(module.operation)), {}, 0.0
 
 
 def convert(
@@ -172,7 +175,7 @@ def _convert(
 ) -> Written:
     """Converts the functions; `without` are sums of loops that are not to be held."""
     hold_bytes = 0.0 if stay == LOOPS_TOO else how.hold_bytes
-    analysis, held, parts_bytes = (analyses.of if analyses else _analysed)(module, hold_bytes, without)
+    analysis, held, parts_bytes = (analyses.of if analyses else _analysed)(module, how, hold_bytes, without)
     held_bytes = parts_bytes + sum(held.values())
     own = replace(how, hold_bytes=hold_bytes - held_bytes)
     functions = [_Function(each, analysis, stay) for each in public_functions(analysis.originals)]
@@ -199,11 +202,14 @@ def _convert(
 
 
 def _analysed(
-    module: ir.Module, hold_bytes: float, without: Set[Carried]
+    module: ir.Module, how: How, hold_bytes: float, without: Set[Carried]
 ) -> tuple[Analysis, Mapping[Carried, float], float]:
     """Returns the analysis of a module whose arguments and results divide into their shards, and the bytes, some at
     most, that are held for sums, and for what loops take parts of."""
     analysis, held = before_propagation(prepare(*tagged_clone(module))), {}
+    fill_empty_shards(analysis.explicit)
+    copy_no_stacks(analysis.explicit)
+    keep_states(analysis.explicit, how.planning)
     if hold_bytes:
         holding = propagate_holding(analysis.explicit, hold_bytes, without)
         analysis.explicit, held = holding.module, holding.held

@@ -19,6 +19,7 @@ from reshard.synthesis.planner.entry import NoPlanError, Plan
 from reshard.synthesis.programs.exchange import TooManyPieces
 
 from ..analysis.module_analysis import Analysis
+from ..carried.held_sums import Carried
 from ..conversions.unneeded import Ends
 from ..emission.slice_starts import MOVES, SLICE
 from ..emission.tile_emission import Mark, write_exchange_into, write_program
@@ -53,7 +54,7 @@ from ..tile_rules.partial_sums import (
 )
 from ..tile_rules.partly_manual import COLLECTIVES, ManualAxes
 from ..tile_rules.tile_masks import filled, indices
-from .copied_ops import (
+from ..tiles.copied_ops import (
     EDGES,
     PASS_ON,
     body_as_it_came,
@@ -64,14 +65,13 @@ from .copied_ops import (
     only_user,
     splat_text,
 )
+from ..tiles.refusals import refusal
+from ..tiles.tiles import Scope, Tile, dims_of, grows, is_broadcast_to, repeated_by, tile_type
 from .found_layouts import FoundLayouts
-from .held_sums import Carried
 from .layout_changes import Cost, LayoutChanges
-from .refusals import refusal
 from .rule_choice import RuleChoice, has_choice
 from .sums_together import Together, sums_together
 from .surroundings import Surroundings
-from .tiles import Scope, Tile, dims_of, grows, is_broadcast_to, repeated_by, tile_type
 
 _SUMS = frozenset({"sdy.all_reduce", "sdy.reduce_scatter"})
 _DEEPEST = 8  # of additions and changes of layout through which partial sums are looked for

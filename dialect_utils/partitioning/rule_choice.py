@@ -27,11 +27,11 @@ from ..tile_rules.partly_manual import COLLECTIVES
 from ..tile_rules.product_rules import Taker, is_product, products_of, sharing, takers
 from ..tile_rules.staged_rules import reduced_in_stages, running_in_stages, top_k_in_stages
 from ..tile_rules.window_rules import has_window, windows_of
-from .copied_ops import PASS_ON, only_user
+from ..tiles.copied_ops import PASS_ON, only_user
+from ..tiles.refusals import refusal
+from ..tiles.tiles import Scope, Tile
 from .found_layouts import FoundLayouts, kept_dimensions
 from .layout_changes import DEAREST, Cost, LayoutChanges
-from .refusals import refusal
-from .tiles import Scope, Tile
 
 _Change = tuple[ir.Value, list[Tile], Dims, int]  # a value, the tiles at hand, the layout, and how many share it
 _Changes = list[tuple[float, _Change]]  # each with a bound of its cost

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ..ir.ops import producer_of
 from ..platform.bindings import ir
-from .copied_ops import CONSTRAINTS, only_user
+from ..tiles.copied_ops import CONSTRAINTS, only_user
 
 _ADD = "stablehlo.add"
 

@@ -5,11 +5,13 @@ __all__ = [
     "broadcasts",
     "chlo_stand_ins",
     "dynamic_shapes",
+    "empty_shards",
     "inlining",
     "loop_invariants",
     "prepared_clone",
     "scatter_windows",
     "serials",
+    "stacked_results",
     "transposed_products",
     "tuples",
 ]

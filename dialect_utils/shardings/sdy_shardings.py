@@ -186,6 +186,12 @@ def _merged(axes: tuple[AxisRef, ...], mesh: Mesh) -> tuple[tuple[str, int, int]
     return tuple(pieces)
 
 
+def states_nothing(attr: ir.Attribute) -> bool:
+    """Returns whether a sharding has no axes and all dimensions open, as a value has it before a loop takes it."""
+    sharding = sharding_from_attr(attr)
+    return sharding == Sharding(((),) * sharding.rank, frozenset(range(sharding.rank)))
+
+
 def mesh_reference(attr: ir.Attribute) -> ir.Attribute:
     """Returns the symbol reference or the inlined mesh of a sharding attribute, as an attribute."""
     return sdy.TensorShardingAttr(attr).mesh_or_ref

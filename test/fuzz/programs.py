@@ -713,6 +713,43 @@ def _(run, options, *args):
     return stacked if options["stacks"] else last[options["take"]]
 
 
+def _draw_state(writer: Writer):
+    name = writer.pick(lambda kind: kind.rank > 1 and kind.shape[0] <= 8)
+    if not name or writer.depth >= 2:
+        return None
+    _, *layer = writer.kinds[name].shape
+    axis = writer.random.randrange(len(layer))
+    return [name], {
+        "axis": axis,
+        "size": max(1, layer[axis] // writer.random.choice([1, 2, 4])),
+        "spec": writer.spec(layer),
+        "does": writer.random.choice(["write", "write in place", "leave"]),
+    }
+
+
+@op("state", _draw_state, weight=1.5)
+def _(run, options, a):
+    """Writes a part of each layer of a stack in a loop, or leaves it as it is."""
+
+    def written(layer, turn):
+        split = run.constrained(layer, options["spec"])
+        part = lax.slice_in_dim(jnp.flip(split, options["axis"]), 0, options["size"], axis=options["axis"])
+        return lax.dynamic_update_slice_in_dim(layer, part, turn, options["axis"])
+
+    def in_place(turn, stack):
+        layer = lax.dynamic_index_in_dim(stack, turn, keepdims=False)
+        return lax.dynamic_update_index_in_dim(stack, written(layer, turn), turn, 0)
+
+    def one_after_another(turn, layer):
+        new = written(layer, turn)
+        return turn + 1, (new, layer)
+
+    if options["does"] == "write in place":
+        return lax.fori_loop(0, a.shape[0], in_place, a)
+    new, same = lax.scan(one_after_another, jnp.int32(0), a)[1]
+    return same if options["does"] == "leave" else new
+
+
 def _draw_branches(writer: Writer):
     args = writer.several(writer.random.choice([1, 2]), lambda kind: kind.rank > 0)
     index = writer.pick(lambda kind: kind.type == ((), "int32"))
@@ -842,7 +879,7 @@ class Writer:
                 continue
             at = self.random.randrange(len(shape))
             shards = math.prod(self.mesh[each] for each in [*dims[at], axis])
-            if shape[at] % shards == 0 or (uneven and shape[at] >= shards):
+            if shape[at] % shards == 0 or uneven:  # some devices may have no element
                 dims[at].append(axis)
         spec = [None if not each else each[0] if len(each) == 1 else each for each in dims]
         return [UNCONSTRAINED if each is None and self.random.random() < unconstrained else each for each in spec]

@@ -9,9 +9,9 @@ from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.partitioning import local_modules
 from reshard.dialect_utils.partitioning.layout_changes import LayoutChanges
 from reshard.dialect_utils.partitioning.surroundings import Surroundings
-from reshard.dialect_utils.partitioning.tiles import Tile, dims_of, sharding_of, tile_type
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.tile_rules.local_rules import Axes, Dims
+from reshard.dialect_utils.tiles.tiles import Tile, dims_of, sharding_of, tile_type
 from reshard.synthesis.layouts.layout import whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding

@@ -8,9 +8,9 @@ import pytest
 from reshard.dialect_utils.ir.diagnostics import DiagnosedError
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.partitioning import local_modules
-from reshard.dialect_utils.partitioning.refusals import described
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.tile_rules.partly_manual import ManualAxes
+from reshard.dialect_utils.tiles.refusals import described
 from reshard.synthesis.layouts.layout import Factor, whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is held in memory while a loop runs, so that it is converted or summed once: the values of one device, once."""
 
+import functools
 import re
 from unittest import mock
 
@@ -237,3 +238,60 @@ def test_a_tile_that_is_held_serves_the_next_loop_as_well(mesh):
     wanted, got, text = _both(mesh, _twice, args, (P(EVERY), P(None, EVERY)), P(), hold=WIDTH * WIDTH * 4)
     np.testing.assert_array_equal(got[0], wanted[0])
     assert text.count('"stablehlo.all_gather"') == 1 and "all_gather" not in _in_loops(text)
+
+
+# Caches that loops write parts of: what is written moves, and not the caches.
+
+LAYERS, SEQUENCES, LENGTH, FEATURES = 4, 16, 512, 32
+SPLIT = P(("x", "y", "z"))
+
+
+def _read(x, cache):
+    return x + jnp.max(cache, axis=1)
+
+
+def _stacked_caches(split, cache, prompt, x, at):
+    """Returns the cache as a scan returns it, that of the prompt, which it only reads, and what it computes."""
+
+    def layer(x, own):
+        cache, prompt = own
+        new = split(x[:, None] - 1)
+        cache = lax.dynamic_update_slice(cache, new, (0, at, 0))
+        return split(_read(_read(x, cache), prompt)), (cache, prompt)
+
+    x, (cache, prompt) = lax.scan(layer, x, (cache, prompt))
+    return cache, prompt, x
+
+
+def _caches_in_place(split, cache, prompt, x, at):
+    """Returns the same of a loop that carries the cache."""
+
+    def layer(number, carried):
+        cache, x = carried
+        new = split(x[:, None] - 1)
+        cache = lax.dynamic_update_slice(cache, new[None], (number, 0, at, 0))
+        x = _read(_read(x, lax.dynamic_index_in_dim(cache, number, keepdims=False)), prompt[0])
+        return cache, split(x)
+
+    cache, x = lax.fori_loop(0, LAYERS, layer, (cache, x))
+    return cache, prompt, x
+
+
+@pytest.mark.parametrize("around", [P(), P(None, None, None, "z")])
+@pytest.mark.parametrize("program", [_stacked_caches, _caches_in_place])
+def test_only_what_is_written_to_a_cache_moves(mesh, program, around):
+    jax.clear_caches()
+    caches = [_numbers(seed, LAYERS, SEQUENCES, LENGTH, FEATURES) for seed in (0, 1)]
+    args, specs = (*caches, _numbers(2, SEQUENCES, FEATURES), np.int32(7)), (around, around, SPLIT, P())
+    placed = [jax.device_put(each, NamedSharding(mesh, spec)) for each, spec in zip(args, specs, strict=True)]
+    results = tuple(NamedSharding(mesh, spec) for spec in (around, around, SPLIT))
+    split = functools.partial(lax.with_sharding_constraint, shardings=NamedSharding(mesh, SPLIT))
+    lowered = jax.jit(functools.partial(program, split), out_shardings=results).lower(*placed)
+    result = reshard.optimize(lowered, emit="local", topology="v5e:2x4")
+    for wanted, got in zip(program(lambda x: x, *args), result.compile()(*placed), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    text = str(result.module)
+    moved = re.findall(r'"stablehlo\.(?:all_|collective_)\w+".*?-> tensor<(\S+?)xf32>', text)
+    sizes = [np.prod([int(each) for each in shape.split("x")]) for shape in moved]
+    assert sizes and max(sizes) <= SEQUENCES * FEATURES, "more than a token moves"
+    assert LOOP.search(text)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from reshard.dialect_utils.partitioning.local_ops import OpWriter
-from reshard.dialect_utils.partitioning.tiles import NEAR, Tile, TilesAtHand, grows
 from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.tiles.tiles import NEAR, Tile, TilesAtHand, grows
 from reshard.synthesis.layouts.layout import whole_factors
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import Sharding

@@ -27,8 +27,8 @@ from ..shardings.sdy_shardings import mesh_of, module_meshes
 from ..shardings.value_layouts import layout
 from ..tile_rules.local_rules import Dims
 from ..tile_rules.partial_sums import UPDATE, Accumulation, accumulation
-from .copied_ops import CONSTRAINTS, PASS_ON
-from .tiles import dims_of, tile_bytes
+from ..tiles.copied_ops import CONSTRAINTS, PASS_ON
+from ..tiles.tiles import dims_of, tile_bytes
 
 _BARRIER = "sdy.propagation_barrier"
 _OURS = "reshard.held"  # the attribute of our barriers; a program may have its own

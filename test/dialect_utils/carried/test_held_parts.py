@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from reshard.dialect_utils.partitioning.held_parts import hold_parts
+from reshard.dialect_utils.carried.held_parts import hold_parts
 from reshard.dialect_utils.platform.bindings import ir, make_context
 
 LAYERS, ROWS, COLUMNS = 4, 16, 32

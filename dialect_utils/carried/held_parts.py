@@ -25,6 +25,7 @@ import contextlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from reshard.synthesis.layouts.mesh import Mesh
 from reshard.synthesis.layouts.sharding import AxisRef, Sharding
@@ -36,13 +37,14 @@ from ..platform.bindings import ir, sdy
 from ..platform.typed import present
 from ..shardings.sdy_shardings import SHARDING, mesh_of, module_meshes, sharding_from_attr, sharding_to_attr
 from ..shardings.value_layouts import layout
-from .copied_ops import copied_attributes
-from .tiles import dims_of, tile_bytes
+from ..tiles.copied_ops import copied_attributes
+from ..tiles.tiles import dims_of, tile_bytes
 
 _RESHARD, _BARRIER = "sdy.reshard", "stablehlo.optimization_barrier"
 _MADE_BEFORE = MOVES | {"stablehlo.slice"}  # what is known before a loop if the operand is
 _LEAST_SAVED = 1.05  # the bytes of all turns, in parts of those that are converted once
 _Axes = tuple[AxisRef, ...]
+_AnyAxes = TypeVar("_AnyAxes", bound=tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ def _part(op: ir.Operation, mesh: Mesh) -> _Part | None:
         if producer.name == _BARRIER:  # of a layer that is computed anew; its weights need not be cut out anew
             source = producer.operands[ir.OpResult(source).result_number]
             continue
-        if not _is_move(producer):
+        if not is_elementwise_move(producer):
             break
         between.append(producer)
         source = producer.operands[0]
@@ -165,7 +167,7 @@ def _part(op: ir.Operation, mesh: Mesh) -> _Part | None:
     return None if loop is None or layouts is None else _Part(op, loop, source, cut, moves, layouts, mesh)
 
 
-def _is_move(op: ir.Operation) -> bool:
+def is_elementwise_move(op: ir.Operation) -> bool:
     """Returns whether an op works element by element; reshapes may add and drop dimensions of size 1."""
     if op.name not in MOVES:
         return False
@@ -198,7 +200,7 @@ def _is_known_before(value: ir.Value, loop: ir.Operation) -> bool:
         producer = producer_of(value)
         if producer is None or not (_keeps_layout(producer) or producer.name in _MADE_BEFORE):
             return False
-        if producer.name in MOVES and not _is_move(producer):
+        if producer.name in MOVES and not is_elementwise_move(producer):
             return False
         value = producer.operands[0]
     return True
@@ -225,13 +227,13 @@ def _layouts(
     for move in reversed(moves):
         if any(axes for axes, size in zip(found[-1], ir.RankedTensorType(move.results[0].type).shape) if size == 1):
             return None
-        found.append(_before(move, found[-1]))
+        found.append(layout_before(move, found[-1]))
     if cut is not None and not _is_whole_where_cut(cut, found[-1]):
         return None
     return tuple(reversed(found))
 
 
-def _before(move: ir.Operation, made: tuple[_Axes, ...]) -> tuple[_Axes, ...]:
+def layout_before(move: ir.Operation, made: tuple[_AnyAxes, ...]) -> tuple[_AnyAxes, ...]:
     """Returns the axes of the dimensions of what a move takes, from those of what it gives."""
     if move.name == "stablehlo.transpose":
         order = list(ir.DenseI64ArrayAttr(move.attributes["permutation"]))
@@ -239,7 +241,8 @@ def _before(move: ir.Operation, made: tuple[_Axes, ...]) -> tuple[_Axes, ...]:
     if move.name == "stablehlo.reshape":
         shape = ir.RankedTensorType(move.results[0].type).shape
         long = iter([axes for axes, size in zip(made, shape, strict=True) if size != 1])
-        return tuple(() if size == 1 else next(long) for size in ir.RankedTensorType(move.operands[0].type).shape)
+        none: Any = ()
+        return tuple(none if size == 1 else next(long) for size in ir.RankedTensorType(move.operands[0].type).shape)
     return made
 
 

@@ -4,9 +4,9 @@
 import pytest
 
 from reshard.dialect_utils.ir.ops import ops_in
-from reshard.dialect_utils.partitioning.even_dimensions import divide_signatures, evenly_divided
 from reshard.dialect_utils.platform.bindings import ir, make_context
 from reshard.dialect_utils.shardings.value_layouts import result_layout, stated_arguments, stated_results
+from reshard.dialect_utils.tiles.even_dimensions import divide_signatures, evenly_divided
 from reshard.synthesis.layouts.mesh import Mesh
 
 MESHES = {"mesh": Mesh.parse("x=4,y=2")}

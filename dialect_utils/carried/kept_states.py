@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States that loops carry and of which turns write parts: they stay in the layout that they have around the loop.
+
+    %after = stablehlo.while(%cache = %before)    // whole before and behind the loop, as the program states it
+      %new                                        // split over x, as all of a turn's work
+      dynamic_update_slice %cache, %new
+
+As propagation has it, `%cache` is split in the loop, since `%new` is: the whole state is gathered behind the loop. If
+it stays as it is, each turn gathers what it writes, and no more: the caches of a serving step are whole on each device,
+and a step writes one token of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import Sharding
+from reshard.synthesis.network.topology import Topology
+from reshard.synthesis.plans.costing import least_costs
+from reshard.synthesis.plans.request import Request
+
+from ..analysis.propagation import propagate
+from ..emission.slice_starts import SLICE
+from ..ir.loop_trips import ASSUMED_TRIPS, known_trips_of
+from ..ir.ops import (
+    CONSTANTS,
+    CONSTRAINTS,
+    LOOPS,
+    bits_of,
+    ops_around,
+    ops_in,
+    owner_of_argument,
+    parent_of,
+    producer_of,
+    terminator_of,
+)
+from ..platform.bindings import ir, sdy
+from ..preparation.serials import own_location, serial_of
+from ..shardings.sdy_shardings import (
+    SHARDING,
+    mesh_of,
+    mesh_reference,
+    module_meshes,
+    per_value,
+    sharding_from_attr,
+    sharding_to_attr,
+    states_nothing,
+)
+from ..shardings.value_layouts import layout, stated_results
+from ..tile_rules.local_rules import Dims
+from ..tile_rules.partial_sums import UPDATE
+from ..tiles.tiles import dims_of, sharding_of, tile_bytes
+from .held_parts import is_elementwise_move, layout_before
+
+_MADE_ANYWHERE = CONSTANTS | {"stablehlo.iota"}
+_RETURN = "func.return"
+_CONSTRAINED = "sharding"  # the attribute of a constraint
+_PASSES = 2  # over what a tile has more: it is written and read
+_DEEPEST = 64  # ops and loops between a state and what is written into it
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A result or an operand of an op, by the op's serial and the number of the value."""
+
+    serial: int
+    number: int
+    is_operand: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a value gets into a layout.
+
+    Attributes:
+      cost: of all runs in a step: seconds, or received bytes.
+      stated: the layouts of results that are made in them, and of operands that are converted for it.
+    """
+
+    cost: float
+    stated: Mapping[_Place, Dims] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Where a value is looked at: in which loops that keep a state, and how many ops behind the first of them.
+
+    Attributes:
+      kept: the layout of each state, by its loop and number.
+    """
+
+    kept: Mapping[tuple[ir.Operation, int], Dims] = field(default_factory=dict)
+    depth: int = 0
+
+
+_NO_WAY = _Way(math.inf)
+
+
+def keep_states(module: ir.Operation, planning: Mapping[str, Any]) -> None:
+    """States the layouts of what loops carry, where it costs less if it stays in the layout that it has around them.
+
+    Args:
+      module: a clone before propagation, which is changed. planning: options of `plan`.
+    """
+    if not any(_ends(loop, number) for loop, number in _states(module)):
+        return
+    propagated = module.clone().operation
+    propagate(propagated)
+    if stated := _Keeping(module, planning).chosen(propagated):
+        _state(module, stated)
+
+
+def _states(module: ir.Operation) -> Iterator[tuple[ir.Operation, int]]:
+    """Yields what the loops of a module carry and write parts of: each loop, and the number of the value."""
+    for op in ops_in(module):
+        if op.name in LOOPS and serial_of(op) is not None:
+            for number, value in enumerate(terminator_of(op.regions[1].blocks[0]).operands):
+                if _is_written_to(value):
+                    yield op, number
+
+
+def _is_written_to(value: ir.Value) -> bool:
+    while (op := producer_of(value)) is not None and is_elementwise_move(op):
+        value = op.operands[0]
+    return op is not None and (op.name == UPDATE or op.name in LOOPS)
+
+
+def _ends(loop: ir.Operation, number: int) -> list[ir.OpOperand]:
+    """Returns the uses of a result of a loop, if all of them are constraints or the end of a function."""
+    uses = list(loop.results[number].uses)
+    return uses if all(use.owner.operation.name in CONSTRAINTS | {_RETURN} for use in uses) else []
+
+
+class _Keeping:
+    """Finds what is to be kept in a module, of which a copy is propagated."""
+
+    def __init__(self, module: ir.Operation, planning: Mapping[str, Any]):
+        constraints = (op for op in ops_in(module) if op.name in CONSTRAINTS)
+        self._open = {serial_of(op) for op in constraints if states_nothing(op.attributes[_CONSTRAINED])}
+        self._meshes, self._planning = module_meshes(module), planning
+        self._topology: Topology | None = planning["topology"] if planning.get("objective") == "time" else None
+        self._mesh = Mesh(())
+        self._costs: dict[tuple, float] = {}
+
+    def chosen(self, module: ir.Operation) -> dict[_Place, ir.Attribute]:
+        """Returns the layouts to be stated."""
+        found: dict[_Place, ir.Attribute] = {}
+        for loop, number in _states(module):
+            attr, result = _wanted(loop, number), loop.results[number]
+            mesh = None if attr is None or sharding_from_attr(attr).unreduced else mesh_of(attr, self._meshes)
+            if attr is None or mesh is None:
+                continue
+            self._mesh = mesh
+            dims = dims_of(attr, result.type, mesh)
+            if not (behind := self._converted(result, dims).cost):
+                continue
+            way = self._carried(loop, number, dims, _Inside())
+            stated = {each: self._attribute(held, attr) for each, held in way.stated.items()}
+            if way.cost < behind and all(found.get(each, held) == held for each, held in stated.items()):
+                found |= stated
+        return found
+
+    def _attribute(self, dims: Dims, like: ir.Attribute) -> ir.Attribute:
+        return sharding_to_attr(sharding_of(self._mesh, dims), mesh_reference(like))
+
+    # Ways
+
+    def _in_layout(self, value: ir.Value, dims: Dims, inside: _Inside) -> _Way:
+        """Returns the cheapest way of a value into a layout."""
+        converted = self._converted(value, dims)
+        if not converted.cost or inside.depth > _DEEPEST:
+            return converted
+        made = self._made(value, dims, replace(inside, depth=inside.depth + 1))
+        return min(converted, made, key=lambda way: way.cost)
+
+    def _converted(self, value: ir.Value, dims: Dims) -> _Way:
+        """Returns the way of a value by a change of the layout that propagation found."""
+        return _Way(_runs(value) * self._cost(value.type, self._found(value), dims))
+
+    def _made(self, value: ir.Value, dims: Dims, inside: _Inside) -> _Way:
+        """Returns the way in which what makes a value makes it in a layout."""
+        op = producer_of(value)
+        if op is None:
+            return self._taken(ir.BlockArgument(value), dims, inside)
+        if op.name in _MADE_ANYWHERE:
+            return _Way(0.0)
+        if op.name in LOOPS:
+            return self._carried(op, ir.OpResult(value).result_number, dims, inside)
+        serial = serial_of(op)
+        asked = [(0, dims)] if op.name in CONSTRAINTS and serial in self._open else _asked(op, dims)
+        if asked is None or serial is None or not self._is_part_of_found(value, dims):
+            return _NO_WAY
+        ways, stated = [], {_Place(serial, 0): dims}
+        for number, held in asked:
+            ways.append(self._in_layout(op.operands[number], held, inside))
+            if not ways[-1].stated and held != self._found(op.operands[number]):
+                stated[_Place(serial, number, is_operand=True)] = held
+        return _joined(ways, _Way(self._work(op, asked), stated))
+
+    def _taken(self, value: ir.BlockArgument, dims: Dims, inside: _Inside) -> _Way:
+        """Returns the way of what a loop carries, in its body."""
+        loop, number = owner_of_argument(value), value.arg_number
+        if loop.name not in LOOPS:
+            return _NO_WAY
+        if (loop, number) in inside.kept:
+            return _Way(0.0) if inside.kept[loop, number] == dims else _NO_WAY
+        return self._carried(loop, number, dims, inside)
+
+    def _carried(self, loop: ir.Operation, number: int, dims: Dims, inside: _Inside) -> _Way:
+        """Returns the way of what a loop carries, if it stays in a layout in the loop."""
+        serial = serial_of(loop)
+        if serial is None or not self._is_part_of_found(loop.results[number], dims):
+            return _NO_WAY
+        kept = replace(inside, kept={**inside.kept, (loop, number): dims})
+        ends = loop.operands[number], terminator_of(loop.regions[1].blocks[0]).operands[number]
+        ways = [self._in_layout(*each) for each in zip(ends, (dims, dims), (inside, kept), strict=True)]
+        return _joined(ways, _Way(0.0, {_Place(serial, number): dims}))
+
+    # Layouts and costs
+
+    def _found(self, value: ir.Value) -> Dims:
+        return dims_of(layout(value), value.type, self._mesh)
+
+    def _is_part_of_found(self, value: ir.Value, dims: Dims) -> bool:
+        """Returns whether who uses a value in the layout that propagation found can cut it out of the other one."""
+        pairs = zip(dims, self._found(value), strict=True)
+        return all(axes == found[: len(axes)] for axes, found in pairs)
+
+    def _cost(self, kind: ir.Type, held: Dims, wanted: Dims) -> float:
+        """Returns what a change of layout costs at least; infinity for a type that has no tiles."""
+        if held == wanted:
+            return 0.0
+        key = kind, held, wanted, self._mesh
+        if key not in self._costs:
+            self._costs[key] = self._computed_cost(ir.RankedTensorType(kind), held, wanted)
+        return self._costs[key]
+
+    def _computed_cost(self, kind: ir.RankedTensorType, held: Dims, wanted: Dims) -> float:
+        try:
+            ends = (sharding_of(self._mesh, each) for each in (held, wanted))
+            received, seconds = least_costs(
+                Request.of(self._mesh, tuple(kind.shape), bits_of(kind), *ends, **self._planning)
+            )
+        except ValueError:  # no plan, or elements of a type without a width
+            return math.inf
+        return float(received) if self._topology is None else seconds
+
+    def _work(self, op: ir.Operation, asked: Sequence[tuple[int, Dims]]) -> float:
+        """Returns the seconds that an op takes longer if its operands are in some layouts: what it writes is read and
+        written, with what it writes into if that is no state. The compilers write the other ops together with these."""
+        if self._topology is None or op.name != UPDATE:
+            return 0.0
+        state = producer_of(op.operands[0])
+        is_in_place = state is None or state.name == UPDATE
+        written = [(op.operands[number], dims) for number, dims in asked[1 if is_in_place else 0 :]]
+        more = sum(tile_bytes(each.type, dims) - tile_bytes(each.type, self._found(each)) for each, dims in written)
+        return _runs(op.results[0]) * _PASSES * max(0.0, more) / self._topology.memory_bandwidth_bytes_per_s
+
+
+def _wanted(loop: ir.Operation, number: int) -> ir.Attribute | None:
+    """Returns the layout of a result of a loop where it is used; None if there is none, or more than one."""
+    found = set()
+    for use in _ends(loop, number):
+        user = use.owner.operation
+        is_return = user.name == _RETURN
+        found.add(stated_results(parent_of(user))[use.operand_number] if is_return else layout(user.results[0]))
+    return found.pop() if len(found) == 1 else None
+
+
+def _joined(ways: Sequence[_Way], own: _Way) -> _Way:
+    """Returns the way of what is made of several values; none if one of them is to be in two layouts."""
+    stated = dict(own.stated)
+    for each, dims in (pair for way in ways for pair in way.stated.items()):
+        if stated.setdefault(each, dims) != dims:
+            return _NO_WAY
+    return _Way(own.cost + sum(way.cost for way in ways), stated)
+
+
+def _asked(op: ir.Operation, dims: Dims) -> list[tuple[int, Dims]] | None:
+    """Returns the numbers of operands, and their layouts, with which an op makes its result in a layout without any
+    communication; None if there are none."""
+    if op.name == UPDATE:
+        whole, part = (ir.RankedTensorType(each.type).shape for each in op.operands[:2])
+        return [(0, dims), (1, dims)] if _are_whole(dims, whole, part) else None
+    if op.name == SLICE:
+        whole, part = (ir.RankedTensorType(each.type).shape for each in (op.operands[0], op.results[0]))
+        return [(0, dims)] if _are_whole(dims, whole, part) else None
+    if is_elementwise_move(op):
+        ones = [
+            axes for axes, size in zip(dims, ir.RankedTensorType(op.results[0].type).shape, strict=True) if size == 1
+        ]
+        return None if any(ones) else [(0, layout_before(op, dims))]
+    if op.name == "stablehlo.broadcast_in_dim":
+        along = ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
+        sizes = ir.RankedTensorType(op.operands[0].type).shape
+        return [(0, tuple(() if size == 1 else dims[dim] for size, dim in zip(sizes, along, strict=True)))]
+    return None
+
+
+def _are_whole(dims: Dims, whole: Sequence[int], part: Sequence[int]) -> bool:
+    """Returns whether no dimension is split of which a part is taken or written."""
+    return not any(axes for axes, size, taken in zip(dims, whole, part, strict=True) if taken < size)
+
+
+def _runs(value: ir.Value) -> int:
+    """Returns how often in a step what makes a value runs, at least once; what a loop carries is made in each turn."""
+    op = producer_of(value)
+    around = list(ops_around(op)) if op is not None else [(own := owner_of_argument(value)), *ops_around(own)]
+    trips = (known_trips_of(each) for each in around if each.name in LOOPS)
+    return math.prod(max(1, ASSUMED_TRIPS if each is None else each) for each in trips)
+
+
+def _state(module: ir.Operation, stated: Mapping[_Place, ir.Attribute]) -> None:
+    """States layouts of results and operands, where the program states none."""
+    by_serial: dict[int | None, dict[_Place, ir.Attribute]] = {}
+    for each, attr in stated.items():
+        by_serial.setdefault(each.serial, {})[each] = attr
+    for op in ops_in(module):
+        for each, attr in by_serial.get(serial_of(op), {}).items():
+            if each.is_operand:
+                with ir.InsertionPoint(op), own_location(op):
+                    op.operands[each.number] = sdy.ShardingConstraintOp(op.operands[each.number], attr).result
+            elif op.name in CONSTRAINTS:
+                op.attributes[_CONSTRAINED] = attr
+            else:
+                _state_result(op, each.number, attr)
+
+
+def _state_result(op: ir.Operation, number: int, attr: ir.Attribute) -> None:
+    layouts = per_value(op) or [_open(attr, each.type) for each in op.results]
+    if states_nothing(layouts[number]):
+        layouts[number] = attr
+        op.attributes[SHARDING] = sdy.TensorShardingPerValueAttr.get(layouts)
+
+
+def _open(like: ir.Attribute, kind: ir.Type) -> ir.Attribute:
+    """Returns a layout in which propagation may split all dimensions."""
+    rank = ir.RankedTensorType(kind).rank if isinstance(kind, ir.RankedTensorType) else 0
+    return sharding_to_attr(Sharding(((),) * rank, frozenset(range(rank))), mesh_reference(like))

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constraints that split a dimension into more shards than it has elements, so that devices hold nothing.
+
+    sdy.sharding_constraint %x <@mesh, [{"x"}, {}]> : tensor<1x8xf32>    // x=4: three of four devices hold nothing
+    sdy.sharding_constraint %x <@mesh, [{}, {}]> : tensor<1x8xf32>       // as many bytes on each device
+
+A batch of one prompt is of this form where a program splits batches. The tiles are as large if devices hold the same
+elements in place of none, and then what they do next needs no communication. Elements are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.sharding import AxisRef
+
+from ..ir.ops import CONSTRAINTS, ops_in
+from ..platform.bindings import ir
+from ..shardings.sdy_shardings import mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
+
+_CONSTRAINED = "sharding"  # the attribute of a constraint
+
+
+def fill_empty_shards(module: ir.Operation) -> None:
+    """Changes the constraints of a module, a clone before propagation."""
+    meshes = module_meshes(module)
+    for op in [each for each in ops_in(module) if each.name in CONSTRAINTS]:
+        kind = ir.RankedTensorType(op.results[0].type)
+        if kind.has_static_shape:
+            op.attributes[_CONSTRAINED] = _filled(op.attributes[_CONSTRAINED], kind.shape, meshes)
+
+
+def _filled(attr: ir.Attribute, shape: list[int], meshes: dict[str, Mesh]) -> ir.Attribute:
+    mesh = mesh_of(attr, meshes)
+    if mesh is None:
+        return attr
+    sharding = sharding_from_attr(attr)
+    dims = tuple(_with_elements(*each, mesh) for each in zip(sharding.dims, shape, strict=True))
+    return attr if dims == sharding.dims else sharding_to_attr(replace(sharding, dims=dims), mesh_reference(attr))
+
+
+def _with_elements(axes: tuple[AxisRef, ...], size: int, mesh: Mesh) -> tuple[AxisRef, ...]:
+    """Returns the major axes of a dimension, so that each shard has an element; all if that takes another number."""
+    kept, left = [], size
+    for axis in axes:
+        pre, count = axis.resolve(mesh)
+        if left % count == 0:
+            kept.append(axis)
+            left //= count
+        elif count % left == 0:
+            return (*kept, *([AxisRef(axis.name, pre, left)] if left > 1 else []))
+        else:
+            return axes
+    return axes

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies that loops make of arrays slice by slice: of all slices and in order, unchanged or with a part written."""
+
+import re
+
+import pytest
+
+from reshard.dialect_utils.ir.ops import ops_in
+from reshard.dialect_utils.platform.bindings import ir, make_context
+from reshard.dialect_utils.preparation.stacked_results import copy_no_stacks
+
+STACK = "tensor<5x1x8xf32>"
+PARTS = {
+    "zero": "0",
+    "start": "0",
+    "step": "1",
+    "trips": "5",
+    "read": "%i, %zero, %zero",
+    "written": "%i, %zero, %zero",
+    "changed": "%cut",
+    "other": "stablehlo.negate %cut",
+    "into": "%copy",
+    "more": "",
+}
+
+
+def loop(**changes: str) -> str:
+    """Returns a module with a loop that copies `%stack` into `%none`, with some of its parts changed."""
+    part = PARTS | changes
+    return f"""
+sdy.mesh @mesh = <["x"=4]>
+func.func public @main(%stack: {STACK}, %none: {STACK}) -> {STACK} {{
+  %zero = stablehlo.constant dense<{part["zero"]}> : tensor<i32>
+  %start = stablehlo.constant dense<{part["start"]}> : tensor<i32>
+  %step = stablehlo.constant dense<{part["step"]}> : tensor<i32>
+  %trips = stablehlo.constant dense<{part["trips"]}> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %start, %copy = %none) : tensor<i32>, {STACK}
+  cond {{
+    %c = stablehlo.compare LT, %i, %trips : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %c : tensor<i1>
+  }} do {{
+    %next = stablehlo.add %i, %step : tensor<i32>
+    {part["more"]}
+    %cut = stablehlo.dynamic_slice %stack, {part["read"]}, sizes = [1, 1, 8]
+      : ({STACK}, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x1x8xf32>
+    %other = {part["other"]} : tensor<1x1x8xf32>
+    %flat = stablehlo.reshape {part["changed"]} : (tensor<1x1x8xf32>) -> tensor<8xf32>
+    %held = sdy.sharding_constraint %flat <@mesh, [{{"x"}}]> : tensor<8xf32>
+    %layer = stablehlo.reshape %held : (tensor<8xf32>) -> tensor<1x1x8xf32>
+    %new = stablehlo.dynamic_update_slice {part["into"]}, %layer, {part["written"]}
+      : ({STACK}, tensor<1x1x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> {STACK}
+    stablehlo.return %next, %new : tensor<i32>, {STACK}
+  }}
+  return %0#1 : {STACK}
+}}"""
+
+
+def is_used(text: str) -> bool:
+    """Returns whether the function returns its first argument."""
+    with make_context():
+        module = ir.Module.parse(text)
+        copy_no_stacks(module.operation)
+        assert module.operation.verify()
+        function = next(op for op in ops_in(module.operation) if op.name == "func.func")
+        end = next(op for op in ops_in(function) if op.name == "func.return")
+        return end.operands[0] == function.regions[0].blocks[0].arguments[0]
+
+
+# As jax writes an index that may count from the end.
+INDEX = """
+    %below = stablehlo.compare LT, %i, %zero : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %wrapped = stablehlo.add %i, %trips : tensor<i32>
+    %index = stablehlo.select %below, %wrapped, %i : tensor<i1>, tensor<i32>"""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"more": INDEX, "read": "%index, %zero, %zero"}, {"more": INDEX, "written": "%index, %zero, %zero"}],
+)
+def test_a_copy_of_all_slices_is_the_array(changes):
+    assert is_used(loop(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trips": "4"},  # the last slice is of what the loop began with
+        {"start": "1"},
+        {"step": "2"},
+        {"read": "%next, %zero, %zero"},
+        {"written": "%next, %zero, %zero"},
+        {"read": "%trips, %zero, %zero"},  # the last slice each time
+        {"changed": "%other"},
+        {"into": "%none"},  # of the last slice alone
+        {"more": INDEX.replace("LT, %i", "LT, %zero").replace(", %zero :", ", %i :"), "read": "%index, %zero, %zero"},
+    ],
+)
+def test_another_array_stays(changes):
+    assert not is_used(loop(**changes))
+
+
+def test_a_slice_of_several_dimensions_stays():
+    text = loop().replace("5x1x8", "5x5x8").replace("%i, %zero, %zero", "%i, %i, %zero")
+    assert not is_used(text)
+
+
+def test_a_counter_that_wraps_around_stays():
+    text = loop().replace("tensor<i32>", "tensor<i8>").replace("5x1x8", "150x1x8").replace("dense<5>", "dense<-106>")
+    assert not is_used(text)
+
+
+# A slice whose column 3 is written, as the array of the loop above has it.
+WRITTEN = """stablehlo.reshape %cut : (tensor<1x1x8xf32>) -> tensor<1x8xf32>
+    %part = stablehlo.constant dense<1.0> : tensor<1x2xf32>
+    %made = stablehlo.dynamic_update_slice %narrow, %part, %zero, %at
+      : (tensor<1x8xf32>, tensor<1x2xf32>, tensor<i32>, tensor<i32>) -> tensor<1x8xf32>
+    %read = stablehlo.negate %made : tensor<1x8xf32>
+    %flat = stablehlo.reshape %made : (tensor<1x8xf32>) -> tensor<8xf32>"""
+PLAIN = "stablehlo.reshape %cut : (tensor<1x1x8xf32>) -> tensor<8xf32>"
+
+
+def written_loop(between: str = WRITTEN, **changes: str) -> str:
+    at = "%at = stablehlo.constant dense<3> : tensor<i32>\n    "
+    text = loop(**{"more": at, "other": "stablehlo.constant dense<0.0>", **changes})
+    return text.replace(f"%flat = {PLAIN}", f"%narrow = {between}")
+
+
+def in_place(text: str) -> str:
+    """Returns the module after the change, with equal numbers for equal modules."""
+    with make_context():
+        module = ir.Module.parse(text)
+        copy_no_stacks(module.operation)
+        assert module.operation.verify()
+        return str(module)
+
+
+def test_a_part_is_written_into_the_array():
+    text = in_place(written_loop())
+    assert re.search(r"stablehlo\.while\(.*%iterArg_\d+ = %arg0\)", text)
+    update = re.search(r"%(\d+) = stablehlo\.dynamic_update_slice (%iterArg_\d+), %\d+, %iterArg, %c, (%\S+) :.*", text)
+    assert update and "tensor<1x1x2xf32>" in update[0]
+    assert re.search(rf"dynamic_slice %{update[1]}, %iterArg, %c, %c, sizes = \[1, 1, 8\]", text)
+    assert text.count("dynamic_update_slice") == 1 and text.count("dynamic_slice ") == 1
+    assert "sharding_constraint" not in text  # of the slice that is written to the stack and nowhere else
+
+
+def test_the_slice_before_it_is_read_from_the_array_too():
+    text = in_place(written_loop(WRITTEN.replace("negate %made", "add %made, %narrow")))
+    assert len(re.findall(r"dynamic_slice %(?:\d+|iterArg_\d+), %iterArg", text)) == 2
+    assert "dynamic_slice %arg0" not in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trips": "4"},
+        {"start": "1"},
+        {"read": "%next, %zero, %zero"},
+        {"written": "%next, %zero, %zero"},
+    ],
+)
+def test_other_stacks_are_written_as_they_were(changes):
+    assert "= %arg1)" in in_place(written_loop(**changes))
+
+
+def test_dimensions_of_one_element_may_lie_elsewhere():
+    turned = WRITTEN.replace("1x8xf32", "8x1xf32").replace("1x2xf32", "2x1xf32").replace("%zero, %at", "%at, %zero")
+    assert "= %arg0)" in in_place(written_loop(turned.replace("1x8x1xf32", "1x1x8xf32")))
+
+
+def test_a_slice_in_another_shape_is_written_as_it_was():
+    folded = WRITTEN.replace("tensor<1x8xf32>", "tensor<2x4xf32>")
+    assert "= %arg1)" in in_place(written_loop(folded))
+
+
+def test_an_array_that_the_loop_reads_elsewhere_is_copied():
+    read = "%first = stablehlo.slice %stack [0:1, 0:1, 0:8] : (tensor<5x1x8xf32>) -> tensor<1x1x8xf32>"
+    text = written_loop(WRITTEN.replace("%read =", f"{read}\n    %read ="))
+    assert "= %arg1)" in in_place(text)
