@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What loops carry and take, in another layout or at another place than propagation finds: once, whole, or as it was."""
+"""What loops take and carry, in another layout or at another place than propagation has it: once, whole, as it was."""
 
 __all__ = [
     "held_parts",

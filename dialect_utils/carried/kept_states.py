@@ -58,6 +58,7 @@ from .held_parts import is_elementwise_move, layout_before
 
 _MADE_ANYWHERE = CONSTANTS | {"stablehlo.iota"}
 _RETURN = "func.return"
+_ENDS = frozenset({_RETURN, "stablehlo.return"})
 _CONSTRAINED = "sharding"  # the attribute of a constraint
 _PASSES = 2  # over what a tile has more: it is written and read
 _DEEPEST = 64  # ops and loops between a state and what is written into it
@@ -144,11 +145,13 @@ class _Keeping:
         self._meshes, self._planning = module_meshes(module), planning
         self._topology: Topology | None = planning["topology"] if planning.get("objective") == "time" else None
         self._mesh = Mesh(())
+        self._by_serial: dict[int | None, ir.Operation] = {}
         self._costs: dict[tuple, float] = {}
 
     def chosen(self, module: ir.Operation) -> dict[_Place, ir.Attribute]:
         """Returns the layouts to be stated."""
         found: dict[_Place, ir.Attribute] = {}
+        self._by_serial = {serial_of(op): op for op in ops_in(module)}
         for loop, number in _states(module):
             attr, result = _wanted(loop, number), loop.results[number]
             mesh = None if attr is None or sharding_from_attr(attr).unreduced else mesh_of(attr, self._meshes)
@@ -156,11 +159,13 @@ class _Keeping:
                 continue
             self._mesh = mesh
             dims = dims_of(attr, result.type, mesh)
-            if not (behind := self._converted(result, dims).cost):
+            if not (around := self._converted(result, dims).cost):
                 continue
+            around += self._converted(loop.operands[number], self._found(result)).cost
             way = self._carried(loop, number, dims, _Inside())
+            way = replace(way, cost=way.cost + self._reading(way.stated))
             stated = {each: self._attribute(held, attr) for each, held in way.stated.items()}
-            if way.cost < behind and all(found.get(each, held) == held for each, held in stated.items()):
+            if way.cost < around and all(found.get(each, held) == held for each, held in stated.items()):
                 found |= stated
         return found
 
@@ -192,7 +197,7 @@ class _Keeping:
             return self._carried(op, ir.OpResult(value).result_number, dims, inside)
         serial = serial_of(op)
         asked = [(0, dims)] if op.name in CONSTRAINTS and serial in self._open else _asked(op, dims)
-        if asked is None or serial is None or not self._is_part_of_found(value, dims):
+        if asked is None or serial is None:
             return _NO_WAY
         ways, stated = [], {_Place(serial, 0): dims}
         for number, held in asked:
@@ -212,8 +217,7 @@ class _Keeping:
 
     def _carried(self, loop: ir.Operation, number: int, dims: Dims, inside: _Inside) -> _Way:
         """Returns the way of what a loop carries, if it stays in a layout in the loop."""
-        serial = serial_of(loop)
-        if serial is None or not self._is_part_of_found(loop.results[number], dims):
+        if (serial := serial_of(loop)) is None:
             return _NO_WAY
         kept = replace(inside, kept={**inside.kept, (loop, number): dims})
         ends = loop.operands[number], terminator_of(loop.regions[1].blocks[0]).operands[number]
@@ -225,10 +229,23 @@ class _Keeping:
     def _found(self, value: ir.Value) -> Dims:
         return dims_of(layout(value), value.type, self._mesh)
 
-    def _is_part_of_found(self, value: ir.Value, dims: Dims) -> bool:
-        """Returns whether who uses a value in the layout that propagation found can cut it out of the other one."""
-        pairs = zip(dims, self._found(value), strict=True)
-        return all(axes == found[: len(axes)] for axes, found in pairs)
+    def _reading(self, stated: Mapping[_Place, Dims]) -> float:
+        """Returns what it costs at most to bring results in stated layouts into those in which others find them."""
+        serials, total = {each.serial for each in stated}, 0.0
+        for place, dims in stated.items():
+            if place.is_operand:
+                continue
+            op = self._by_serial[place.serial]
+            value = op.regions[1].blocks[0].arguments[place.number] if op.name in LOOPS else op.results[place.number]
+            users = {use.owner.operation for use in value.uses}
+            total += sum(self._read(each, value, dims) for each in users if serial_of(each) not in serials)
+        return total
+
+    def _read(self, user: ir.Operation, value: ir.Value, dims: Dims) -> float:
+        if user.name in _ENDS:
+            return 0.0
+        taken = user.results[0] if user.name == SLICE else value  # of a slice no more is brought there than is taken
+        return _runs(user.results[0]) * self._cost(taken.type, dims, self._found(taken))
 
     def _cost(self, kind: ir.Type, held: Dims, wanted: Dims) -> float:
         """Returns what a change of layout costs at least; infinity for a type that has no tiles."""
