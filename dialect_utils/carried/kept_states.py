@@ -39,7 +39,9 @@ from ..ir.ops import (
     terminator_of,
 )
 from ..platform.bindings import ir, sdy
+from ..platform.typed import present
 from ..preparation.serials import own_location, serial_of
+from ..preparation.stacked_results import Stack, read_in_place
 from ..shardings.sdy_shardings import (
     SHARDING,
     mesh_of,
@@ -60,6 +62,7 @@ _MADE_ANYWHERE = CONSTANTS | {"stablehlo.iota"}
 _RETURN = "func.return"
 _ENDS = frozenset({_RETURN, "stablehlo.return"})
 _CONSTRAINED = "sharding"  # the attribute of a constraint
+_MUCH_LARGER = 2  # times
 _PASSES = 2  # over what a tile has more: it is written and read
 _DEEPEST = 64  # ops and loops between a state and what is written into it
 
@@ -101,18 +104,24 @@ class _Inside:
 _NO_WAY = _Way(math.inf)
 
 
-def keep_states(module: ir.Operation, planning: Mapping[str, Any]) -> None:
+def keep_states(module: ir.Operation, planning: Mapping[str, Any], stacks: Sequence[Stack] = ()) -> None:
     """States the layouts of what loops carry, where it costs less if it stays in the layout that it has around them.
 
     Args:
       module: a clone before propagation, which is changed. planning: options of `plan`.
+      stacks: those that are written in place; they are read in place, too, but where loops read other tiles.
     """
-    if not any(_ends(loop, number) for loop, number in _states(module)):
+    if not stacks and not any(_ends(loop, number) for loop, number in _states(module)):
         return
     propagated = module.clone().operation
     propagate(propagated)
-    if stated := _Keeping(module, planning).chosen(propagated):
-        _state(module, stated)
+    keeping = _Keeping(module, propagated, planning)
+    stated = keeping.chosen()
+    for each in stacks:
+        if not keeping.is_read_in_small_tiles(each, stated):
+            stated = keeping.of_stack(each) | stated
+            read_in_place(each)
+    _state(module, stated)
 
 
 def _states(module: ir.Operation) -> Iterator[tuple[ir.Operation, int]]:
@@ -139,20 +148,20 @@ def _ends(loop: ir.Operation, number: int) -> list[ir.OpOperand]:
 class _Keeping:
     """Finds what is to be kept in a module, of which a copy is propagated."""
 
-    def __init__(self, module: ir.Operation, planning: Mapping[str, Any]):
+    def __init__(self, module: ir.Operation, propagated: ir.Operation, planning: Mapping[str, Any]):
         constraints = (op for op in ops_in(module) if op.name in CONSTRAINTS)
         self._open = {serial_of(op) for op in constraints if states_nothing(op.attributes[_CONSTRAINED])}
         self._meshes, self._planning = module_meshes(module), planning
         self._topology: Topology | None = planning["topology"] if planning.get("objective") == "time" else None
         self._mesh = Mesh(())
-        self._by_serial: dict[int | None, ir.Operation] = {}
+        self._propagated = propagated
+        self._by_serial = {serial_of(op): op for op in ops_in(propagated)}
         self._costs: dict[tuple, float] = {}
 
-    def chosen(self, module: ir.Operation) -> dict[_Place, ir.Attribute]:
+    def chosen(self) -> dict[_Place, ir.Attribute]:
         """Returns the layouts to be stated."""
         found: dict[_Place, ir.Attribute] = {}
-        self._by_serial = {serial_of(op): op for op in ops_in(module)}
-        for loop, number in _states(module):
+        for loop, number in _states(self._propagated):
             attr, result = _wanted(loop, number), loop.results[number]
             mesh = None if attr is None or sharding_from_attr(attr).unreduced else mesh_of(attr, self._meshes)
             if attr is None or mesh is None:
@@ -168,6 +177,23 @@ class _Keeping:
             if way.cost < around and all(found.get(each, held) == held for each, held in stated.items()):
                 found |= stated
         return found
+
+    def is_read_in_small_tiles(self, stack: Stack, stated: Mapping[_Place, ir.Attribute]) -> bool:
+        """Returns whether a stack stays in a layout in which its tiles are much larger than those that the loop reads:
+        then it is written only, and the tiles that are read are a copy."""
+        attr, serial = stated.get(_Place(present(serial_of(stack.loop)), stack.number)), serial_of(stack.cut)
+        if attr is None or serial not in self._by_serial:
+            return False
+        mesh = present(mesh_of(attr, self._meshes))
+        read = self._by_serial[serial].results[0]
+        tiles = (tile_bytes(read.type, dims_of(each, read.type, mesh)) for each in (layout(read), attr))
+        return _MUCH_LARGER * next(tiles) <= next(tiles)
+
+    def of_stack(self, stack: Stack) -> dict[_Place, ir.Attribute]:
+        """Returns the layout in which a stack is found, which it is to have if the loop reads it, too."""
+        loop, update = (present(serial_of(each)) for each in (stack.loop, stack.update))
+        attr = layout(self._by_serial[loop].results[stack.number]) if loop in self._by_serial else None
+        return {} if attr is None else {_Place(loop, stack.number): attr, _Place(update, 0): attr}
 
     def _attribute(self, dims: Dims, like: ir.Attribute) -> ir.Attribute:
         return sharding_to_attr(sharding_of(self._mesh, dims), mesh_reference(like))

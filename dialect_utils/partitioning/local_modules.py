@@ -208,8 +208,7 @@ def _analysed(
     most, that are held for sums, and for what loops take parts of."""
     analysis, held = before_propagation(prepare(*tagged_clone(module))), {}
     fill_empty_shards(analysis.explicit)
-    copy_no_stacks(analysis.explicit)
-    keep_states(analysis.explicit, how.planning)
+    keep_states(analysis.explicit, how.planning, copy_no_stacks(analysis.explicit))
     if hold_bytes:
         holding = propagate_holding(analysis.explicit, hold_bytes, without)
         analysis.explicit, held = holding.module, holding.held

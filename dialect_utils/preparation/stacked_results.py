@@ -6,24 +6,25 @@
       dynamic_update_slice %stack, %slice, %i         // all of %stack is %array
 
     %copy = stablehlo.while(%i = 0, %stack = zeros)   ==>   stablehlo.while(%i = 0, %stack = %array)
-      %slice = dynamic_slice %array, %i
-      %new = dynamic_update_slice %slice, %part, %at
+      %slice = dynamic_slice %array, %i                       the same
+      %new = dynamic_update_slice %slice, %part, %at          the same, for who reads it
       dynamic_update_slice %stack, %new, %i                   dynamic_update_slice %stack, %part, %i, %at
-                                                              %new = dynamic_slice of it, %i
 
 A `scan` over the layers of a model has both forms if it takes caches and returns them: that of a prompt as it is, and
 that of what is decoded with one token more. An array that is not changed keeps its layout, whatever the layout is in
-which the loop reads it, and of one that is changed no more than the part moves (`kept_states.py`).
+which the loop reads it, and of one that is changed no more than the part moves (`kept_states.py`). If the loop reads it
+in the layout of the stack, `read_in_place` makes it read the stack, so that there is one array.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ir.loop_trips import constant_integer, counts_turns, known_trips_of
 from ..ir.ops import CONSTRAINTS, LOOPS, bits_of, ops_around, ops_in, owner_of_argument, producer_of, terminator_of
 from ..platform.bindings import ir, stablehlo
+from ..platform.typed import present
 from ..shardings.sdy_shardings import states_nothing
 from .serials import own_location
 
@@ -31,12 +32,12 @@ _SLICE, _UPDATE, _RESHAPE = "stablehlo.dynamic_slice", "stablehlo.dynamic_update
 
 
 @dataclass(frozen=True, slots=True)
-class _Stack:
+class Stack:
     """A result of a loop that is made of slices of an array.
 
     Attributes:
-      loop, number: which result it is. cut: takes the slice of a turn. update: writes it.
-      written: writes a part of the slice between these two; None if nothing does.
+      loop, number: which result it is. cut: takes the slice of a turn. update: writes it, or a part of it.
+      written: writes a part of the slice, for who reads it; None if nothing does.
     """
 
     loop: ir.Operation
@@ -54,17 +55,22 @@ class _Stack:
         return value
 
 
-def copy_no_stacks(module: ir.Operation) -> None:
-    """Changes the loops of a module, a clone before propagation, and what uses their results."""
+def copy_no_stacks(module: ir.Operation) -> list[Stack]:
+    """Changes the loops of a module, a clone before propagation, and what uses their results.
+
+    Returns: the stacks of which parts are written in place.
+    """
+    found = []
     for loop in [op for op in ops_in(module) if op.name in LOOPS]:
         for stack in list(_stacks(loop)):
             if stack.written is None:
                 loop.results[stack.number].replace_all_uses_with(stack.array)
-            else:
-                _write_in_place(stack, stack.written)
+            elif (new := _written_in_place(stack, stack.written)) is not None:
+                found.append(new)
+    return found
 
 
-def _stacks(loop: ir.Operation) -> Iterator[_Stack]:
+def _stacks(loop: ir.Operation) -> Iterator[Stack]:
     """Yields the results of a loop that are such stacks."""
     body = loop.regions[1].blocks[0]
     for number, value in enumerate(terminator_of(body).operands):
@@ -82,7 +88,7 @@ def _stacks(loop: ir.Operation) -> Iterator[_Stack]:
             continue
         starts = list(cut.operands)[1:], list(update.operands)[2:]
         if all(_is_turn_by_turn(loop, slice_type, array.type, each) for each in starts):
-            yield _Stack(loop, number, cut, update, written)
+            yield Stack(loop, number, cut, update, written)
 
 
 def _unshaped(value: ir.Value) -> ir.Value:
@@ -131,40 +137,47 @@ def _is_turn(loop: ir.Operation, start: ir.Value) -> bool:
 # Parts of slices
 
 
-def _write_in_place(stack: _Stack, written: ir.Operation) -> None:
-    """Makes a loop begin with the array, and write parts of it.
-
-    No turn writes what a later one reads: each cuts its slice out of the stack before it writes to it.
-    """
+def _written_in_place(stack: Stack, written: ir.Operation) -> Stack | None:
+    """Makes a loop begin with the array and write parts of it; None if it cannot."""
     if (starts := _starts(stack, written)) is None or len(_uses_in(stack.loop, stack.cut.operands[0])) > 1:
-        return
-    cut, update, part = stack.cut, stack.update, written.operands[1]
+        return None
+    update, part = stack.update, written.operands[1]
     carried = stack.loop.regions[1].blocks[0].arguments[stack.number]
     shape = [1] * len(starts)
     for place, dim in _places(stack, written).items():
         shape[place] = ir.RankedTensorType(part.type).shape[dim]
     stack.loop.operands[stack.number] = stack.array
-    cut.operands[0] = carried
     with ir.InsertionPoint(written), own_location(written):
         kind = ir.RankedTensorType.get(shape, ir.RankedTensorType(part.type).element_type)
         flat = stablehlo.ReshapeOp(kind, part).result
         new = ir.Operation.create(_UPDATE, [carried.type], [carried, flat, *starts], loc=update.location)
-        again = cut.clone().operation
-        again.operands[0] = new.results[0]
-        layer = stablehlo.ReshapeOp(written.results[0].type, again.results[0], loc=written.location).result
-    written.results[0].replace_all_uses_with(layer)
     between = producer_of(update.operands[1])
     update.results[0].replace_all_uses_with(new.results[0])
     update.erase()
-    for first in (between, written):
-        _erase_unused(first, until=cut)
+    _erase_unused(between, until=written)
+    return replace(stack, update=new)
+
+
+def read_in_place(stack: Stack) -> None:
+    """Makes a loop read a stack that it writes in place, and not the array that this begins with.
+
+    No turn writes what a later one reads: each cuts its slice out of the stack before it writes to it.
+    """
+    cut, written = stack.cut, present(stack.written)
+    cut.operands[0] = stack.loop.regions[1].blocks[0].arguments[stack.number]
+    with ir.InsertionPoint(written):
+        again = cut.clone().operation
+        again.operands[0] = stack.update.results[0]
+        layer = stablehlo.ReshapeOp(written.results[0].type, again.results[0], loc=written.location).result
+    written.results[0].replace_all_uses_with(layer)
+    _erase_unused(written, until=cut)
     if list(cut.results[0].uses):
         again.location = own_location(cut)  # the serial is of one op
     else:
         cut.erase()
 
 
-def _starts(stack: _Stack, written: ir.Operation) -> list[ir.Value] | None:
+def _starts(stack: Stack, written: ir.Operation) -> list[ir.Value] | None:
     """Returns where the stack is written to; None if the slice that is written to has other dimensions."""
     starts, own = list(stack.cut.operands)[1:], list(written.operands)[2:]
     is_alike = all(each.type == starts[0].type for each in own) and written.block == stack.cut.block
@@ -180,12 +193,12 @@ def _long(kind: ir.Type) -> list[tuple[int, int]]:
     return [(dim, size) for dim, size in enumerate(ir.RankedTensorType(kind).shape) if size != 1]
 
 
-def _has_equal_sizes(stack: _Stack, written: ir.Operation) -> bool:
+def _has_equal_sizes(stack: Stack, written: ir.Operation) -> bool:
     one, other = (_long(each.results[0].type) for each in (stack.cut, written))
     return [size for _, size in one] == [size for _, size in other]
 
 
-def _places(stack: _Stack, written: ir.Operation) -> dict[int, int]:
+def _places(stack: Stack, written: ir.Operation) -> dict[int, int]:
     """Returns for each dimension of the stack that has more than one element in a slice which dimension that is of what
     is written to."""
     one, other = (_long(each.results[0].type) for each in (stack.cut, written))

@@ -7,7 +7,7 @@ import pytest
 
 from reshard.dialect_utils.ir.ops import ops_in
 from reshard.dialect_utils.platform.bindings import ir, make_context
-from reshard.dialect_utils.preparation.stacked_results import copy_no_stacks
+from reshard.dialect_utils.preparation.stacked_results import copy_no_stacks, read_in_place
 
 STACK = "tensor<5x1x8xf32>"
 PARTS = {
@@ -125,11 +125,13 @@ def written_loop(between: str = WRITTEN, **changes: str) -> str:
     return text.replace(f"%flat = {PLAIN}", f"%narrow = {between}")
 
 
-def in_place(text: str) -> str:
-    """Returns the module after the change, with equal numbers for equal modules."""
+def in_place(text: str, is_read_so: bool = False) -> str:
+    """Returns the module after the change."""
     with make_context():
         module = ir.Module.parse(text)
-        copy_no_stacks(module.operation)
+        for stack in copy_no_stacks(module.operation):
+            if is_read_so:
+                read_in_place(stack)
         assert module.operation.verify()
         return str(module)
 
@@ -139,13 +141,19 @@ def test_a_part_is_written_into_the_array():
     assert re.search(r"stablehlo\.while\(.*%iterArg_\d+ = %arg0\)", text)
     update = re.search(r"%(\d+) = stablehlo\.dynamic_update_slice (%iterArg_\d+), %\d+, %iterArg, %c, (%\S+) :.*", text)
     assert update and "tensor<1x1x2xf32>" in update[0]
+    assert "sharding_constraint" not in text  # of the slice that is written to the stack and nowhere else
+    assert re.search(r"dynamic_slice %arg0, %iterArg, %c, %c, sizes = \[1, 1, 8\]", text)  # for who reads it
+
+
+def test_the_slice_is_read_from_where_it_is_written():
+    text = in_place(written_loop(), is_read_so=True)
+    update = re.search(r"%(\d+) = stablehlo\.dynamic_update_slice", text)
     assert re.search(rf"dynamic_slice %{update[1]}, %iterArg, %c, %c, sizes = \[1, 1, 8\]", text)
     assert text.count("dynamic_update_slice") == 1 and text.count("dynamic_slice ") == 1
-    assert "sharding_constraint" not in text  # of the slice that is written to the stack and nowhere else
 
 
 def test_the_slice_before_it_is_read_from_the_array_too():
-    text = in_place(written_loop(WRITTEN.replace("negate %made", "add %made, %narrow")))
+    text = in_place(written_loop(WRITTEN.replace("negate %made", "add %made, %narrow")), is_read_so=True)
     assert len(re.findall(r"dynamic_slice %(?:\d+|iterArg_\d+), %iterArg", text)) == 2
     assert "dynamic_slice %arg0" not in text
 
