@@ -138,10 +138,16 @@ def _is_turn(loop: ir.Operation, start: ir.Value) -> bool:
 
 
 def _written_in_place(stack: Stack, written: ir.Operation) -> Stack | None:
-    """Makes a loop begin with the array and write parts of it; None if it cannot."""
+    """Makes a loop begin with the array and write parts of it; None if it cannot.
+
+    What is computed of the slice itself is not written so: XLA's CPU compiler may overwrite rows that it reads later
+    (docs/miscompilations.md).
+    """
+    update, part = stack.update, written.operands[1]
     if (starts := _starts(stack, written)) is None or len(_uses_in(stack.loop, stack.cut.operands[0])) > 1:
         return None
-    update, part = stack.update, written.operands[1]
+    if _follows(part, stack.cut):
+        return None
     carried = stack.loop.regions[1].blocks[0].arguments[stack.number]
     shape = [1] * len(starts)
     for place, dim in _places(stack, written).items():
@@ -203,6 +209,20 @@ def _places(stack: Stack, written: ir.Operation) -> dict[int, int]:
     is written to."""
     one, other = (_long(each.results[0].type) for each in (stack.cut, written))
     return {place: dim for (place, _), (dim, _) in zip(one, other, strict=True)}
+
+
+def _follows(value: ir.Value, first: ir.Operation) -> bool:
+    """Returns whether an op, or one in it, takes part in what is computed in its block for a value."""
+    left, seen = [value], set()
+    while left:
+        op = producer_of(left.pop())
+        if op is None or op in seen or first.block not in (op.block, *(each.block for each in ops_around(op))):
+            continue
+        if op == first:
+            return True
+        seen.add(op)
+        left += [operand for each in ops_in(op) for operand in each.operands]
+    return False
 
 
 def _uses_in(loop: ir.Operation, value: ir.Value) -> list[ir.OpOperand]:

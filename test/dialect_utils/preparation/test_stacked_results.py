@@ -181,6 +181,13 @@ def test_a_slice_in_another_shape_is_written_as_it_was():
     assert "= %arg1)" in in_place(written_loop(folded))
 
 
+def test_a_part_that_is_computed_of_the_slice_is_written_as_it_was():
+    ends = "[0:1, 0:2] : (tensor<1x8xf32>) -> tensor<1x2xf32>"
+    computed = f"stablehlo.slice %narrow {ends}\n    %part = stablehlo.negate %own : tensor<1x2xf32>"
+    text = written_loop(WRITTEN.replace("%part = stablehlo.constant dense<1.0> : tensor<1x2xf32>", f"%own = {computed}"))
+    assert "= %arg1)" in in_place(text)
+
+
 def test_an_array_that_the_loop_reads_elsewhere_is_copied():
     read = "%first = stablehlo.slice %stack [0:1, 0:1, 0:8] : (tensor<5x1x8xf32>) -> tensor<1x1x8xf32>"
     text = written_loop(WRITTEN.replace("%read =", f"{read}\n    %read ="))
