@@ -75,6 +75,10 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         "gathered": "changes of layout because an op needs a dimension whole",
         "left": "ops that stay with XLA",
         "held": "bytes held while loops run, in order to convert or reduce once",
+        "uncopied": "arrays that loops copy slice by slice and leave as they are: they are used in place of the copies",
+        "in_place": "arrays of which loops copy each slice and write a part: the part is written in place",
+        "kept": "states of loops that stay in the layout that they have around the loop",
+        "filled": "constraints that would leave devices without elements, which hold those of others instead",
     }
 
     platform: str = platform_option()
@@ -135,6 +139,9 @@ class ConvertToLocalPass(NetworkOptions, Pass):
             put_starts_in_range(module.operation)
         if written.held_bytes:
             session.count("held", round(written.held_bytes))
+        for each in written.notes:
+            session.count(each.kind)
+            session.remark(each.location, each.text)
         for each in written.left:
             session.count("left")
             session.remark(each.location, f"{each.op_name} stays with XLA: {each.reason}")

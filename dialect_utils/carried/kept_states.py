@@ -40,6 +40,7 @@ from ..ir.ops import (
 )
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
+from ..preparation.notes import KEPT, Note, note
 from ..preparation.serials import own_location, serial_of
 from ..preparation.stacked_results import Stack, read_in_place
 from ..shardings.sdy_shardings import (
@@ -104,12 +105,13 @@ class _Inside:
 _NO_WAY = _Way(math.inf)
 
 
-def keep_states(module: ir.Operation, planning: Mapping[str, Any], stacks: Sequence[Stack] = ()) -> None:
+def keep_states(module: ir.Operation, planning: Mapping[str, Any], stacks: Sequence[Stack], notes: list[Note]) -> None:
     """States the layouts of what loops carry, where it costs less if it stays in the layout that it has around them.
 
     Args:
       module: a clone before propagation, which is changed. planning: options of `plan`.
       stacks: those that are written in place; they are read in place, too, but where loops read other tiles.
+      notes: what is done is noted there.
     """
     if not stacks and not any(_ends(loop, number) for loop, number in _states(module)):
         return
@@ -117,6 +119,7 @@ def keep_states(module: ir.Operation, planning: Mapping[str, Any], stacks: Seque
     propagate(propagated)
     keeping = _Keeping(module, propagated, planning)
     stated = keeping.chosen()
+    notes += keeping.notes
     for each in stacks:
         if not keeping.is_read_in_small_tiles(each, stated):
             stated = keeping.of_stack(each) | stated
@@ -157,6 +160,7 @@ class _Keeping:
         self._propagated = propagated
         self._by_serial = {serial_of(op): op for op in ops_in(propagated)}
         self._costs: dict[tuple, float] = {}
+        self.notes: list[Note] = []
 
     def chosen(self) -> dict[_Place, ir.Attribute]:
         """Returns the layouts to be stated."""
@@ -176,12 +180,18 @@ class _Keeping:
             stated = {each: self._attribute(held, attr) for each, held in way.stated.items()}
             if way.cost < around and all(found.get(each, held) == held for each, held in stated.items()):
                 found |= stated
+                self.notes.append(note(loop, KEPT, self._said(result, dims)))
         return found
+
+    def _said(self, result: ir.Value, dims: Dims) -> str:
+        stays, found = (sharding_of(self._mesh, each) for each in (dims, self._found(result)))
+        return f"{result.type} stays {stays} in the loop, as around it: parts that are written move, not all of it to {found}"
 
     def is_read_in_small_tiles(self, stack: Stack, stated: Mapping[_Place, ir.Attribute]) -> bool:
         """Returns whether a stack stays in a layout in which its tiles are much larger than those that the loop reads:
         then it is written only, and the tiles that are read are a copy."""
-        attr, serial = stated.get(_Place(present(serial_of(stack.loop)), stack.number)), serial_of(stack.cut)
+        loop, serial = serial_of(stack.loop), serial_of(stack.cut)
+        attr = None if loop is None else stated.get(_Place(loop, stack.number))
         if attr is None or serial not in self._by_serial:
             return False
         mesh = present(mesh_of(attr, self._meshes))
@@ -191,8 +201,10 @@ class _Keeping:
 
     def of_stack(self, stack: Stack) -> dict[_Place, ir.Attribute]:
         """Returns the layout in which a stack is found, which it is to have if the loop reads it, too."""
-        loop, update = (present(serial_of(each)) for each in (stack.loop, stack.update))
-        attr = layout(self._by_serial[loop].results[stack.number]) if loop in self._by_serial else None
+        loop, update = serial_of(stack.loop), serial_of(stack.update)
+        if loop is None or update is None or loop not in self._by_serial:
+            return {}
+        attr = layout(self._by_serial[loop].results[stack.number])
         return {} if attr is None else {_Place(loop, stack.number): attr, _Place(update, 0): attr}
 
     def _attribute(self, dims: Dims, like: ir.Attribute) -> ir.Attribute:

@@ -48,6 +48,7 @@ from ..platform.typed import present
 from ..preparation.broadcasts import join_broadcasts
 from ..preparation.empty_shards import fill_empty_shards
 from ..preparation.inlining import inline_calls, remove_call_barriers
+from ..preparation.notes import Note
 from ..preparation.prepared_clone import prepare
 from ..preparation.scatter_windows import simplify_scatters
 from ..preparation.serials import own_location, serial_of, tagged_clone
@@ -86,29 +87,45 @@ class Written:
       conversions: the changes of layout in it, in their order, those that are not needed among them.
       left: the ops that stay with XLA.
       held_bytes: what a device holds while loops run, so that it is converted or reduced once.
+      notes: what was done before propagation.
     """
 
     conversions: tuple[Conversion, ...] = ()
     left: tuple[Left, ...] = ()
     held_bytes: float = 0.0
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Analysed:
+    """A module whose arguments and results divide into their shards, after explicit reshards.
+
+    Attributes:
+      held: the bytes that are held for sums of loops. parts_bytes: those for what loops take parts of.
+      notes: what was done before propagation.
+    """
+
+    analysis: Analysis
+    held: Mapping[Carried, float]
+    parts_bytes: float
+    notes: tuple[Note, ...]
 
 
 class Analyses:
     """The analyses of modules that are converted several times, each time from a fresh copy, in another form."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple, Analysis] = {}
+        self._known: dict[tuple, _Analysed] = {}
 
-    def of(
-        self, module: ir.Module, how: How, hold_bytes: float, without: Set[Carried]
-    ) -> tuple[Analysis, Mapping[Carried, float], float]:
+    def of(self, module: ir.Module, how: How, hold_bytes: float, without: Set[Carried]) -> _Analysed:
         """Returns what `_analysed` does. An analysis that holds something is made anew: no two forms hold as much."""
         if hold_bytes:
             return _analysed(module, how, hold_bytes, without)
         key = compat.bytecode(module), tuple(sorted(how.planning.items()))
-        if key not in self._known or self._known[key].explicit.context != module.context:
-            self._known[key] = _analysed(module, how, hold_bytes, without)[0]
-        return replace(self._known[key], originals=ops_in(module.operation)), {}, 0.0
+        if key not in self._known or self._known[key].analysis.explicit.context != module.context:
+            self._known[key] = _analysed(module, how, hold_bytes, without)
+        known = self._known[key]
+        return replace(known, analysis=replace(known.analysis, originals=ops_in(module.operation)))
 
 
 def convert(
@@ -175,10 +192,10 @@ def _convert(
 ) -> Written:
     """Converts the functions; `without` are sums of loops that are not to be held."""
     hold_bytes = 0.0 if stay == LOOPS_TOO else how.hold_bytes
-    analysis, held, parts_bytes = (analyses.of if analyses else _analysed)(module, how, hold_bytes, without)
-    held_bytes = parts_bytes + sum(held.values())
+    found = (analyses.of if analyses else _analysed)(module, how, hold_bytes, without)
+    held_bytes = found.parts_bytes + sum(found.held.values())
     own = replace(how, hold_bytes=hold_bytes - held_bytes)
-    functions = [_Function(each, analysis, stay) for each in public_functions(analysis.originals)]
+    functions = [_Function(each, found.analysis, stay) for each in public_functions(found.analysis.originals)]
     written = [each for each in functions if each.is_to_be_converted()]
     channels = unused_channels(module)
     try:
@@ -189,7 +206,7 @@ def _convert(
         for function in written:
             function.undo()
         raise
-    if in_vain := held.keys() - {each for function in written for each in function.summed}:
+    if in_vain := found.held.keys() - {each for function in written for each in function.summed}:
         for function in written:
             function.undo()
         return _convert(module, stay, how, first, analyses, without | in_vain)
@@ -198,17 +215,15 @@ def _convert(
     if written:
         run_pipeline(module.operation, "builtin.module(symbol-dce)")
     total = held_bytes + max((each.held_bytes for each in written), default=0.0)
-    return Written(tuple(conversions), tuple(each for function in written for each in function.reasons), total)
+    left = tuple(each for function in written for each in function.reasons)
+    return Written(tuple(conversions), left, total, found.notes if written else ())
 
 
-def _analysed(
-    module: ir.Module, how: How, hold_bytes: float, without: Set[Carried]
-) -> tuple[Analysis, Mapping[Carried, float], float]:
-    """Returns the analysis of a module whose arguments and results divide into their shards, and the bytes, some at
-    most, that are held for sums, and for what loops take parts of."""
-    analysis, held = before_propagation(prepare(*tagged_clone(module))), {}
-    fill_empty_shards(analysis.explicit)
-    keep_states(analysis.explicit, how.planning, copy_no_stacks(analysis.explicit))
+def _analysed(module: ir.Module, how: How, hold_bytes: float, without: Set[Carried]) -> _Analysed:
+    """Returns the analysis of a module, in which at most some bytes are held for loops."""
+    analysis, held, notes = before_propagation(prepare(*tagged_clone(module))), {}, []
+    fill_empty_shards(analysis.explicit, notes)
+    keep_states(analysis.explicit, how.planning, copy_no_stacks(analysis.explicit, notes), notes)
     if hold_bytes:
         holding = propagate_holding(analysis.explicit, hold_bytes, without)
         analysis.explicit, held = holding.module, holding.held
@@ -217,7 +232,7 @@ def _analysed(
     divide_signatures(analysis.explicit)
     insert_explicit_reshards(analysis.explicit)
     parts = hold_parts(analysis.explicit, hold_bytes - sum(held.values())) if hold_bytes else 0.0
-    return analysis, held, parts
+    return _Analysed(analysis, held, parts, tuple(notes))
 
 
 class _Function:

@@ -8,6 +8,7 @@ __all__ = [
     "empty_shards",
     "inlining",
     "loop_invariants",
+    "notes",
     "prepared_clone",
     "scatter_windows",
     "serials",

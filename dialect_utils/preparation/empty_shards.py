@@ -18,17 +18,27 @@ from reshard.synthesis.layouts.sharding import AxisRef
 from ..ir.ops import CONSTRAINTS, ops_in
 from ..platform.bindings import ir
 from ..shardings.sdy_shardings import mesh_of, mesh_reference, module_meshes, sharding_from_attr, sharding_to_attr
+from .notes import FILLED, Note, note
 
 _CONSTRAINED = "sharding"  # the attribute of a constraint
 
 
-def fill_empty_shards(module: ir.Operation) -> None:
-    """Changes the constraints of a module, a clone before propagation."""
+def fill_empty_shards(module: ir.Operation, notes: list[Note]) -> None:
+    """Changes the constraints of a module, a clone before propagation.
+
+    Args:
+      notes: what is done is noted there.
+    """
     meshes = module_meshes(module)
     for op in [each for each in ops_in(module) if each.name in CONSTRAINTS]:
         kind = ir.RankedTensorType(op.results[0].type)
         if kind.has_static_shape:
-            op.attributes[_CONSTRAINED] = _filled(op.attributes[_CONSTRAINED], kind.shape, meshes)
+            stated = op.attributes[_CONSTRAINED]
+            filled = _filled(stated, kind.shape, meshes)
+            if filled != stated:
+                op.attributes[_CONSTRAINED] = filled
+                ends = " to ".join(str(sharding_from_attr(each)) for each in (stated, filled))
+                notes.append(note(op, FILLED, f"{kind} goes from {ends}: else some devices would hold nothing"))
 
 
 def _filled(attr: ir.Attribute, shape: list[int], meshes: dict[str, Mesh]) -> ir.Attribute:

@@ -26,6 +26,7 @@ from ..ir.ops import CONSTRAINTS, LOOPS, bits_of, ops_around, ops_in, owner_of_a
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
 from ..shardings.sdy_shardings import states_nothing
+from .notes import IN_PLACE, UNCOPIED, Note, note
 from .serials import own_location
 
 _SLICE, _UPDATE, _RESHAPE = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice", "stablehlo.reshape"
@@ -55,17 +56,23 @@ class Stack:
         return value
 
 
-def copy_no_stacks(module: ir.Operation) -> list[Stack]:
+def copy_no_stacks(module: ir.Operation, notes: list[Note]) -> list[Stack]:
     """Changes the loops of a module, a clone before propagation, and what uses their results.
 
+    Args:
+      notes: what is done is noted there.
     Returns: the stacks of which parts are written in place.
     """
     found = []
     for loop in [op for op in ops_in(module) if op.name in LOOPS]:
         for stack in list(_stacks(loop)):
+            kind = stack.array.type
             if stack.written is None:
+                text = f"{kind} leaves the loop as it came, slice by slice: it is not copied"
+                notes.append(note(stack.update, UNCOPIED, text))
                 loop.results[stack.number].replace_all_uses_with(stack.array)
             elif (new := _written_in_place(stack, stack.written)) is not None:
+                notes.append(note(new.update, IN_PLACE, f"{kind} is written in place, a part of a slice in each turn"))
                 found.append(new)
     return found
 

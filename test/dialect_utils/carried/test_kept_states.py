@@ -50,7 +50,8 @@ def kept(text: str, network: str = "v5e:2x4*1") -> tuple[list[str], list[str]]:
     known = network and {"objective": "time", "topology": SiteNetwork(network).topology}
     with make_context():
         _, clones = tagged_clone(ir.Module.parse(text))
-        keep_states(clones[0], known or {})
+        notes = []
+        keep_states(clones[0], known or {}, (), notes)
         assert clones[0].verify()
         after = str(clones[0])
     loops = re.findall(
@@ -59,6 +60,7 @@ def kept(text: str, network: str = "v5e:2x4*1") -> tuple[list[str], list[str]]:
     loops = [
         each for found in loops for each in re.findall(r"<@mesh, (\[.*?\])>", found) if "?" not in each and each != "[]"
     ]
+    assert len(notes) == (WHOLE in loops or OVER_Y in loops)
     ours = r"sdy\.sharding_constraint %\S+ <@mesh, (\[.*?\])> : "  # those of the program have serials
     converted = re.findall(ours + re.escape(PART), after)
     return loops, converted

@@ -59,7 +59,7 @@ def is_used(text: str) -> bool:
     """Returns whether the function returns its first argument."""
     with make_context():
         module = ir.Module.parse(text)
-        copy_no_stacks(module.operation)
+        copy_no_stacks(module.operation, [])
         assert module.operation.verify()
         function = next(op for op in ops_in(module.operation) if op.name == "func.func")
         end = next(op for op in ops_in(function) if op.name == "func.return")
@@ -129,7 +129,7 @@ def in_place(text: str, is_read_so: bool = False) -> str:
     """Returns the module after the change."""
     with make_context():
         module = ir.Module.parse(text)
-        for stack in copy_no_stacks(module.operation):
+        for stack in copy_no_stacks(module.operation, []):
             if is_read_so:
                 read_in_place(stack)
         assert module.operation.verify()
@@ -184,7 +184,9 @@ def test_a_slice_in_another_shape_is_written_as_it_was():
 def test_a_part_that_is_computed_of_the_slice_is_written_as_it_was():
     ends = "[0:1, 0:2] : (tensor<1x8xf32>) -> tensor<1x2xf32>"
     computed = f"stablehlo.slice %narrow {ends}\n    %part = stablehlo.negate %own : tensor<1x2xf32>"
-    text = written_loop(WRITTEN.replace("%part = stablehlo.constant dense<1.0> : tensor<1x2xf32>", f"%own = {computed}"))
+    text = written_loop(
+        WRITTEN.replace("%part = stablehlo.constant dense<1.0> : tensor<1x2xf32>", f"%own = {computed}")
+    )
     assert "= %arg1)" in in_place(text)
 
 

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done to a clone before propagation, so that reports can say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..platform.bindings import ir
+from .serials import own_location
+
+UNCOPIED, IN_PLACE, KEPT, FILLED = KINDS = ("uncopied", "in_place", "kept", "filled")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One change.
+
+    Attributes:
+      location: of the program's op. kind: one of `KINDS`. text: what was done, and why.
+    """
+
+    location: ir.Location
+    kind: str
+    text: str
+
+
+def note(op: ir.Operation, kind: str, text: str) -> Note:
+    return Note(own_location(op), kind, text)
