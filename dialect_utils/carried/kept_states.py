@@ -185,7 +185,7 @@ class _Keeping:
 
     def _said(self, result: ir.Value, dims: Dims) -> str:
         stays, found = (sharding_of(self._mesh, each) for each in (dims, self._found(result)))
-        return f"{result.type} stays {stays} in the loop, as around it: parts that are written move, not all of it to {found}"
+        return f"{result.type} stays {stays} in the loop, as around it: what is written moves, and not all to {found}"
 
     def is_read_in_small_tiles(self, stack: Stack, stated: Mapping[_Place, ir.Attribute]) -> bool:
         """Returns whether a stack stays in a layout in which its tiles are much larger than those that the loop reads:
