@@ -36,6 +36,7 @@ STEPS = {
     "decode_context": f"{_CONTEXT} ici_context_autoregressive_parallelism=-1",
     "decode_experts": _EXPERTS,
     "decode_fsdp": "ici_fsdp_parallelism=-1",
+    "decode_fsdp_unscanned": "ici_fsdp_parallelism=-1 scan_layers=False",
     "decode_fsdp_tensor": "ici_fsdp_parallelism=-1 ici_tensor_parallelism=2",
 }
 

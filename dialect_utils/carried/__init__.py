@@ -5,4 +5,5 @@ __all__ = [
     "held_parts",
     "held_sums",
     "kept_states",
+    "read_tiles",
 ]

@@ -7,7 +7,7 @@
 
 As propagation has it, `%cache` is split in the loop, since `%new` is: the whole state is gathered behind the loop. If
 it stays as it is, each turn gathers what it writes, and no more: the caches of a serving step are whole on each device,
-and a step writes one token of them.
+and a step writes one token of them. So it is without a loop, if layers are written out one after the other.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from ..tile_rules.local_rules import Dims
 from ..tile_rules.partial_sums import UPDATE
 from ..tiles.tiles import dims_of, sharding_of, tile_bytes
 from .held_parts import is_elementwise_move, layout_before
+from .read_tiles import MUCH_LARGER
 
 _MADE_ANYWHERE = CONSTANTS | {"stablehlo.iota"}
 _RETURN = "func.return"
 _ENDS = frozenset({_RETURN, "stablehlo.return"})
 _CONSTRAINED = "sharding"  # the attribute of a constraint
-_MUCH_LARGER = 2  # times
 _PASSES = 2  # over what a tile has more: it is written and read
 _DEEPEST = 64  # ops and loops between a state and what is written into it
 
@@ -113,7 +113,8 @@ def keep_states(module: ir.Operation, planning: Mapping[str, Any], stacks: Seque
       stacks: those that are written in place; they are read in place, too, but where loops read other tiles.
       notes: what is done is noted there.
     """
-    if not stacks and not any(_ends(loop, number) for loop, number in _states(module)):
+    are_kept = any(_ends(loop, number) for loop, number in _states(module)) or any(_updates(module))
+    if not stacks and not are_kept:
         return
     propagated = module.clone().operation
     propagate(propagated)
@@ -144,8 +145,23 @@ def _is_written_to(value: ir.Value) -> bool:
 
 def _ends(loop: ir.Operation, number: int) -> list[ir.OpOperand]:
     """Returns the uses of a result of a loop, if all of them are constraints or the end of a function."""
-    uses = list(loop.results[number].uses)
-    return uses if all(use.owner.operation.name in CONSTRAINTS | {_RETURN} for use in uses) else []
+    uses, others = _uses(loop.results[number])
+    return [] if others else uses
+
+
+def _uses(value: ir.Value) -> tuple[list[ir.OpOperand], list[ir.OpOperand]]:
+    """Returns the uses of a value that are constraints or the end of a function, and the others."""
+    found: tuple[list[ir.OpOperand], list[ir.OpOperand]] = [], []
+    for use in value.uses:
+        found[use.owner.operation.name not in CONSTRAINTS | {_RETURN}].append(use)
+    return found
+
+
+def _updates(module: ir.Operation) -> Iterator[ir.Operation]:
+    """Yields the ops that write a part of an array that is constrained or returned then, and read elsewhere."""
+    for op in ops_in(module):
+        if op.name == UPDATE and serial_of(op) is not None and all(_uses(op.results[0])):
+            yield op
 
 
 class _Keeping:
@@ -166,26 +182,37 @@ class _Keeping:
         """Returns the layouts to be stated."""
         found: dict[_Place, ir.Attribute] = {}
         for loop, number in _states(self._propagated):
-            attr, result = _wanted(loop, number), loop.results[number]
-            mesh = None if attr is None or sharding_from_attr(attr).unreduced else mesh_of(attr, self._meshes)
-            if attr is None or mesh is None:
-                continue
-            self._mesh = mesh
-            dims = dims_of(attr, result.type, mesh)
-            if not (around := self._converted(result, dims).cost):
-                continue
-            around += self._converted(loop.operands[number], self._found(result)).cost
-            way = self._carried(loop, number, dims, _Inside())
-            way = replace(way, cost=way.cost + self._reading(way.stated))
-            stated = {each: self._attribute(held, attr) for each, held in way.stated.items()}
-            if way.cost < around and all(found.get(each, held) == held for each, held in stated.items()):
-                found |= stated
-                self.notes.append(note(loop, KEPT, self._said(result, dims)))
+            self._choose(loop.results[number], _ends(loop, number), found)
+        for op in _updates(self._propagated):
+            self._choose(op.results[0], _uses(op.results[0])[0], found)
         return found
+
+    def _choose(self, result: ir.Value, ends: Sequence[ir.OpOperand], found: dict[_Place, ir.Attribute]) -> None:
+        """Adds what is to be stated so that a result of a loop, or of an op that writes a part, is in the layout in
+        which it is used at the end, if that costs less."""
+        attr, op = _wanted(ends), present(producer_of(result))
+        mesh = None if attr is None or sharding_from_attr(attr).unreduced else mesh_of(attr, self._meshes)
+        if attr is None or mesh is None:
+            return
+        self._mesh = mesh
+        dims, number = dims_of(attr, result.type, mesh), ir.OpResult(result).result_number
+        if not (around := self._converted(result, dims).cost):
+            return
+        if op.name in LOOPS:
+            around += self._converted(op.operands[number], self._found(result)).cost
+            way = self._carried(op, number, dims, _Inside())
+        else:
+            way = self._made(result, dims, _Inside())
+        way = replace(way, cost=way.cost + self._reading(way.stated))
+        stated = {each: self._attribute(held, attr) for each, held in way.stated.items()}
+        if way.cost < around and all(found.get(each, held) == held for each, held in stated.items()):
+            found |= stated
+            self.notes.append(note(op, KEPT, self._said(result, dims)))
 
     def _said(self, result: ir.Value, dims: Dims) -> str:
         stays, found = (sharding_of(self._mesh, each) for each in (dims, self._found(result)))
-        return f"{result.type} stays {stays} in the loop, as around it: what is written moves, and not all to {found}"
+        where = "in the loop, as around it" if present(producer_of(result)).name in LOOPS else "where it is written"
+        return f"{result.type} stays {stays} {where}: only what is written moves, not all to {found}"
 
     def is_read_in_small_tiles(self, stack: Stack, stated: Mapping[_Place, ir.Attribute]) -> bool:
         """Returns whether a stack stays in a layout in which its tiles are much larger than those that the loop reads:
@@ -197,7 +224,7 @@ class _Keeping:
         mesh = present(mesh_of(attr, self._meshes))
         read = self._by_serial[serial].results[0]
         tiles = (tile_bytes(read.type, dims_of(each, read.type, mesh)) for each in (layout(read), attr))
-        return _MUCH_LARGER * next(tiles) <= next(tiles)
+        return MUCH_LARGER * next(tiles) <= next(tiles)
 
     def of_stack(self, stack: Stack) -> dict[_Place, ir.Attribute]:
         """Returns the layout in which a stack is found, which it is to have if the loop reads it, too."""
@@ -280,7 +307,7 @@ class _Keeping:
         return total
 
     def _read(self, user: ir.Operation, value: ir.Value, dims: Dims) -> float:
-        if user.name in _ENDS:
+        if user.name in _ENDS | CONSTRAINTS:
             return 0.0
         taken = user.results[0] if user.name == SLICE else value  # of a slice no more is brought there than is taken
         return _runs(user.results[0]) * self._cost(taken.type, dims, self._found(taken))
@@ -316,10 +343,10 @@ class _Keeping:
         return _runs(op.results[0]) * _PASSES * max(0.0, more) / self._topology.memory_bandwidth_bytes_per_s
 
 
-def _wanted(loop: ir.Operation, number: int) -> ir.Attribute | None:
-    """Returns the layout of a result of a loop where it is used; None if there is none, or more than one."""
+def _wanted(ends: Sequence[ir.OpOperand]) -> ir.Attribute | None:
+    """Returns the layout that a value has where it is constrained or returned; None if there is none, or several."""
     found = set()
-    for use in _ends(loop, number):
+    for use in ends:
         user = use.owner.operation
         is_return = user.name == _RETURN
         found.add(stated_results(parent_of(user))[use.operand_number] if is_return else layout(user.results[0]))

@@ -34,6 +34,7 @@ from ..analysis.propagation import propagate
 from ..carried.held_parts import hold_parts
 from ..carried.held_sums import Carried, propagate_holding
 from ..carried.kept_states import keep_states
+from ..carried.read_tiles import read_in_tiles
 from ..conversions import repeated
 from ..conversions.before_loops import shrink_before_loops
 from ..conversions.unneeded import Ends, erase_unneeded
@@ -87,7 +88,7 @@ class Written:
       conversions: the changes of layout in it, in their order, those that are not needed among them.
       left: the ops that stay with XLA.
       held_bytes: what a device holds while loops run, so that it is converted or reduced once.
-      notes: what was done before propagation.
+      notes: what was done to the clone.
     """
 
     conversions: tuple[Conversion, ...] = ()
@@ -102,7 +103,7 @@ class _Analysed:
 
     Attributes:
       held: the bytes that are held for sums of loops. parts_bytes: those for what loops take parts of.
-      notes: what was done before propagation.
+      notes: what was done to the clone.
     """
 
     analysis: Analysis
@@ -231,6 +232,7 @@ def _analysed(module: ir.Module, how: How, hold_bytes: float, without: Set[Carri
         propagate(analysis.explicit)
     divide_signatures(analysis.explicit)
     insert_explicit_reshards(analysis.explicit)
+    read_in_tiles(analysis.explicit, notes)
     parts = hold_parts(analysis.explicit, hold_bytes - sum(held.values())) if hold_bytes else 0.0
     return _Analysed(analysis, held, parts, tuple(notes))
 

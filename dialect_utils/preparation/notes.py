@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to a clone before propagation, so that reports can say it."""
+"""What is done to a clone of a module, so that reports can say it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..platform.bindings import ir
 from .serials import own_location
 
-UNCOPIED, IN_PLACE, KEPT, FILLED = KINDS = ("uncopied", "in_place", "kept", "filled")
+UNCOPIED, IN_PLACE, KEPT, APART, FILLED = KINDS = ("uncopied", "in_place", "kept", "apart", "filled")
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,3 +202,26 @@ func.func @split_into_empty_shards(%x: tensor<1x64xf32> {sdy.sharding = #sdy.sha
   %2 = stablehlo.cosine %1 : tensor<1x64xf32>
   return %2 : tensor<1x64xf32>
 }
+
+// -----
+
+// Without a loop: what is written is gathered into the whole cache, and written into the tiles that are read.
+
+sdy.mesh @mesh = <["x"=4]>
+
+// CHECK-LABEL: func.func @layer(
+// CHECK-DAG: stablehlo.dynamic_slice {{.*}} -> tensor<1x4x512x64xf32>
+// CHECK-DAG: stablehlo.dynamic_update_slice {{.*}} : (tensor<16x512x64xf32>, tensor<16x1x64xf32>,
+// CHECK-DAG: stablehlo.dynamic_update_slice {{.*}} : (tensor<4x512x64xf32>, tensor<4x1x64xf32>,
+// CHECK: sdy.return
+func.func @layer(%cache: tensor<16x512x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {}]>}, %at: tensor<i32>,
+    %x: tensor<16x1x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}, {}]>}) -> (tensor<16x512x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {}]>},
+    tensor<16x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %least = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.dynamic_update_slice %cache, %x, %zero, %at, %zero : (tensor<16x512x64xf32>, tensor<16x1x64xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<16x512x64xf32>
+  %1 = stablehlo.cosine %0 : tensor<16x512x64xf32>
+  %2 = sdy.sharding_constraint %1 <@mesh, [{"x"}, {}, {}]> : tensor<16x512x64xf32>
+  %3 = stablehlo.reduce(%2 init: %least) applies stablehlo.maximum across dimensions = [1] : (tensor<16x512x64xf32>, tensor<f32>) -> tensor<16x64xf32>
+  return %0, %3 : tensor<16x512x64xf32>, tensor<16x64xf32>
+}
