@@ -63,7 +63,7 @@ def copy_no_stacks(module: ir.Operation, notes: list[Note]) -> list[Stack]:
       notes: what is done is noted there.
     Returns: the stacks of which parts are written in place.
     """
-    found = []
+    found: list[Stack] = []
     for loop in [op for op in ops_in(module) if op.name in LOOPS]:
         for stack in list(_stacks(loop)):
             kind = stack.array.type
@@ -71,6 +71,8 @@ def copy_no_stacks(module: ir.Operation, notes: list[Note]) -> list[Stack]:
                 text = f"{kind} leaves the loop as it came, slice by slice: it is not copied"
                 notes.append(note(stack.update, UNCOPIED, text))
                 loop.results[stack.number].replace_all_uses_with(stack.array)
+            elif stack.written in [each.written for each in found]:
+                continue  # of two stacks of the same slices one is read
             elif (new := _written_in_place(stack, stack.written)) is not None:
                 notes.append(note(new.update, IN_PLACE, f"{kind} is written in place, a part of a slice in each turn"))
                 found.append(new)
@@ -153,7 +155,7 @@ def _written_in_place(stack: Stack, written: ir.Operation) -> Stack | None:
     update, part = stack.update, written.operands[1]
     if (starts := _starts(stack, written)) is None or len(_uses_in(stack.loop, stack.cut.operands[0])) > 1:
         return None
-    if _follows(part, stack.cut):
+    if _follows(part, stack.cut) or not _is_only_written(stack):
         return None
     carried = stack.loop.regions[1].blocks[0].arguments[stack.number]
     shape = [1] * len(starts)
@@ -188,6 +190,12 @@ def read_in_place(stack: Stack) -> None:
         again.location = own_location(cut)  # the serial is of one op
     else:
         cut.erase()
+
+
+def _is_only_written(stack: Stack) -> bool:
+    """Returns whether nothing reads what a loop begins the stack with."""
+    condition, body = (region.blocks[0].arguments[stack.number] for region in stack.loop.regions)
+    return not list(condition.uses) and [use.owner.operation for use in body.uses] == [stack.update]
 
 
 def _starts(stack: Stack, written: ir.Operation) -> list[ir.Value] | None:

@@ -194,3 +194,19 @@ def test_an_array_that_the_loop_reads_elsewhere_is_copied():
     read = "%first = stablehlo.slice %stack [0:1, 0:1, 0:8] : (tensor<5x1x8xf32>) -> tensor<1x1x8xf32>"
     text = written_loop(WRITTEN.replace("%read =", f"{read}\n    %read ="))
     assert "= %arg1)" in in_place(text)
+
+
+def test_a_stack_whose_beginning_is_read_is_written_as_it_was():
+    read = f"%begun = stablehlo.negate %copy : {STACK}"
+    assert "= %arg1)" in in_place(written_loop(WRITTEN.replace("%read =", f"{read}\n    %read =")))
+
+
+def test_of_two_stacks_of_the_same_slices_one_is_written_in_place():
+    text = written_loop()
+    update = re.search(r"%new = stablehlo.dynamic_update_slice.*\n.*", text)[0]
+    second = update.replace("%new", "%more").replace("%copy", "%other_copy")
+    text = text.replace("stablehlo.return %next, %new", f"{second}\n    stablehlo.return %next, %new, %more")
+    text = text.replace(f"tensor<i32>, {STACK}\n", f"tensor<i32>, {STACK}, {STACK}\n").replace("%0:2", "%0:3")
+    text = text.replace("%copy = %none)", "%copy = %none, %other_copy = %none)")
+    after = in_place(text, is_read_so=True)
+    assert after.count("= %arg0,") + after.count("= %arg0)") == 1 and after.count("dynamic_update_slice") == 2
