@@ -41,6 +41,7 @@ from ..ir.ops import (
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
 from ..preparation.notes import KEPT, Note, note
+from ..preparation.scatter_windows import window_dims
 from ..preparation.serials import own_location, serial_of
 from ..preparation.stacked_results import Stack, read_in_place
 from ..shardings.sdy_shardings import (
@@ -54,7 +55,7 @@ from ..shardings.sdy_shardings import (
     states_nothing,
 )
 from ..shardings.value_layouts import layout, stated_results
-from ..tile_rules.local_rules import Dims
+from ..tile_rules.local_rules import Axes, Dims
 from ..tile_rules.partial_sums import UPDATE
 from ..tiles.tiles import dims_of, sharding_of, tile_bytes
 from .held_parts import is_elementwise_move, layout_before
@@ -64,6 +65,9 @@ _MADE_ANYWHERE = CONSTANTS | {"stablehlo.iota"}
 _RETURN = "func.return"
 _ENDS = frozenset({_RETURN, "stablehlo.return"})
 _CONSTRAINED = "sharding"  # the attribute of a constraint
+_SCATTER = "stablehlo.scatter"
+_SCATTERED = (0, 1, 2)  # its operands, if it has one of each kind
+_WRITES = {UPDATE: 1, _SCATTER: 2}  # and the number of the operand that they write
 _PASSES = 2  # over what a tile has more: it is written and read
 _DEEPEST = 64  # ops and loops between a state and what is written into it
 
@@ -140,7 +144,7 @@ def _states(module: ir.Operation) -> Iterator[tuple[ir.Operation, int]]:
 def _is_written_to(value: ir.Value) -> bool:
     while (op := producer_of(value)) is not None and is_elementwise_move(op):
         value = op.operands[0]
-    return op is not None and (op.name == UPDATE or op.name in LOOPS)
+    return op is not None and (op.name in _WRITES or op.name in LOOPS)
 
 
 def _ends(loop: ir.Operation, number: int) -> list[ir.OpOperand]:
@@ -160,7 +164,7 @@ def _uses(value: ir.Value) -> tuple[list[ir.OpOperand], list[ir.OpOperand]]:
 def _updates(module: ir.Operation) -> Iterator[ir.Operation]:
     """Yields the ops that write a part of an array that is constrained or returned then, and read elsewhere."""
     for op in ops_in(module):
-        if op.name == UPDATE and serial_of(op) is not None and all(_uses(op.results[0])):
+        if op.name in _WRITES and serial_of(op) is not None and all(_uses(op.results[0])):
             yield op
 
 
@@ -334,11 +338,12 @@ class _Keeping:
     def _work(self, op: ir.Operation, asked: Sequence[tuple[int, Dims]]) -> float:
         """Returns the seconds that an op takes longer if its operands are in some layouts: what it writes is read and
         written, with what it writes into if that is no state. The compilers write the other ops together with these."""
-        if self._topology is None or op.name != UPDATE:
+        if self._topology is None or op.name not in _WRITES:
             return 0.0
-        state = producer_of(op.operands[0])
-        is_in_place = state is None or state.name == UPDATE
-        written = [(op.operands[number], dims) for number, dims in asked[1 if is_in_place else 0 :]]
+        state, part = producer_of(op.operands[0]), _WRITES[op.name]
+        is_in_place = state is None or state.name in _WRITES
+        counted = (part,) if is_in_place else (0, part)
+        written = [(op.operands[number], dims) for number, dims in asked if number in counted]
         more = sum(tile_bytes(each.type, dims) - tile_bytes(each.type, self._found(each)) for each, dims in written)
         return _runs(op.results[0]) * _PASSES * max(0.0, more) / self._topology.memory_bandwidth_bytes_per_s
 
@@ -368,6 +373,8 @@ def _asked(op: ir.Operation, dims: Dims) -> list[tuple[int, Dims]] | None:
     if op.name == UPDATE:
         whole, part = (ir.RankedTensorType(each.type).shape for each in op.operands[:2])
         return [(0, dims), (1, dims)] if _are_whole(dims, whole, part) else None
+    if op.name == _SCATTER:
+        return _asked_by_scatter(op, dims)
     if op.name == SLICE:
         whole, part = (ir.RankedTensorType(each.type).shape for each in (op.operands[0], op.results[0]))
         return [(0, dims)] if _are_whole(dims, whole, part) else None
@@ -381,6 +388,21 @@ def _asked(op: ir.Operation, dims: Dims) -> list[tuple[int, Dims]] | None:
         sizes = ir.RankedTensorType(op.operands[0].type).shape
         return [(0, tuple(() if size == 1 else dims[dim] for size, dim in zip(sizes, along, strict=True)))]
     return None
+
+
+def _asked_by_scatter(op: ir.Operation, dims: Dims) -> list[tuple[int, Dims]] | None:
+    """Returns the same for a scatter, of which every device has all indices, and writes all that is written."""
+    if len(op.operands) != len(_SCATTERED):
+        return None
+    whole, indices, part = (ir.RankedTensorType(each.type).shape for each in op.operands)
+    windows = window_dims(op)
+    written: list[Axes] = [()] * len(part)
+    for dim, axes in enumerate(dims):
+        if dim in windows and part[windows[dim]] == whole[dim]:
+            written[windows[dim]] = axes
+        elif axes:
+            return None
+    return list(zip(_SCATTERED, (dims, ((),) * len(indices), tuple(written)), strict=True))
 
 
 def _are_whole(dims: Dims, whole: Sequence[int], part: Sequence[int]) -> bool:

@@ -52,7 +52,7 @@ def _numbers_of(op: ir.Operation) -> stablehlo.ScatterDimensionNumbers:
     return stablehlo.ScatterDimensionNumbers(op.attributes[_NUMBERS])
 
 
-def _windows(op: ir.Operation) -> dict[int, int]:
+def window_dims(op: ir.Operation) -> dict[int, int]:
     """Returns the dimensions of the operand that windows have, each with that of the updates."""
     numbers, rank = _numbers_of(op), ir.ShapedType(op.operands[0].type).rank
     apart = [*numbers.inserted_window_dims, *numbers.input_batching_dims]
@@ -62,7 +62,7 @@ def _windows(op: ir.Operation) -> dict[int, int]:
 def _told(op: ir.Operation, ranges: Ranges) -> list[int]:
     """Returns the components of the indices that say where a window goes; the first one if none does. S2"""
     numbers, indices = _numbers_of(op), op.operands[_count(op)]
-    pointed, windows = list(numbers.scattered_dims_to_operand_dims), _windows(op)
+    pointed, windows = list(numbers.scattered_dims_to_operand_dims), window_dims(op)
     operand, updates = (ir.ShapedType(op.operands[at].type).shape for at in (0, _count(op) + 1))
 
     def is_told(component: int, dim: int) -> bool:
@@ -85,7 +85,7 @@ def _simplify(op: ir.Operation, kept: Sequence[int]) -> bool:
     updates = ir.RankedTensorType(op.operands[count + 1].type)
     before = list(numbers.scattered_dims_to_operand_dims)
     pointed = [before[each] for each in kept]
-    inserted = {dim: at for dim, at in _windows(op).items() if dim in pointed and updates.shape[at] == 1}
+    inserted = {dim: at for dim, at in window_dims(op).items() if dim in pointed and updates.shape[at] == 1}
     if not inserted and pointed == before:
         return False
     with op.location, ir.InsertionPoint(op):

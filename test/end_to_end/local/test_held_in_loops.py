@@ -2,6 +2,7 @@
 """What is held in memory while a loop runs, so that it is converted or summed once: the values of one device, once."""
 
 import functools
+import itertools
 import re
 from unittest import mock
 
@@ -277,8 +278,30 @@ def _caches_in_place(split, cache, prompt, x, at):
     return cache, prompt, x
 
 
-@pytest.mark.parametrize("around", [P(), P(None, None, None, "z")])
-@pytest.mark.parametrize("program", [_stacked_caches, _caches_in_place])
+def _at_own_places(split, cache, prompt, x, at):
+    """Returns the same where each sequence writes its token at a place of its own."""
+    places = at + jnp.arange(SEQUENCES, dtype=np.int32)
+
+    def layer(number, carried):
+        cache, x = carried
+        own = lax.dynamic_index_in_dim(cache, number, keepdims=False)
+        own = jax.vmap(lambda rows, new, place: lax.dynamic_update_slice(rows, new[None], (place, 0)))(
+            own, x - 1, places
+        )
+        x = split(_read(_read(x, own), prompt[0]))
+        return lax.dynamic_update_index_in_dim(cache, own, number, 0), x
+
+    cache, x = lax.fori_loop(0, LAYERS, layer, (cache, x))
+    return cache, prompt, x
+
+
+@pytest.mark.parametrize(
+    ("program", "around"),
+    [
+        *itertools.product([_stacked_caches, _caches_in_place], [P(), P(None, None, None, "z")]),
+        (_at_own_places, P()),
+    ],
+)
 def test_only_what_is_written_to_a_cache_moves(mesh, program, around):
     jax.clear_caches()
     caches = [_numbers(seed, LAYERS, SEQUENCES, LENGTH, FEATURES) for seed in (0, 1)]
