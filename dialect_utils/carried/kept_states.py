@@ -177,6 +177,7 @@ class _Keeping:
         self._meshes, self._planning = module_meshes(module), planning
         self._topology: Topology | None = planning["topology"] if planning.get("objective") == "time" else None
         self._mesh = Mesh(())
+        self._ways: dict[tuple, _Way] = {}
         self._propagated = propagated
         self._by_serial = {serial_of(op): op for op in ops_in(propagated)}
         self._costs: dict[tuple, float] = {}
@@ -198,7 +199,7 @@ class _Keeping:
         mesh = None if attr is None or sharding_from_attr(attr).unreduced else mesh_of(attr, self._meshes)
         if attr is None or mesh is None:
             return
-        self._mesh = mesh
+        self._mesh, self._ways = mesh, {}
         dims, number = dims_of(attr, result.type, mesh), ir.OpResult(result).result_number
         if not (around := self._converted(result, dims).cost):
             return
@@ -245,11 +246,13 @@ class _Keeping:
 
     def _in_layout(self, value: ir.Value, dims: Dims, inside: _Inside) -> _Way:
         """Returns the cheapest way of a value into a layout."""
-        converted = self._converted(value, dims)
-        if not converted.cost or inside.depth > _DEEPEST:
-            return converted
-        made = self._made(value, dims, replace(inside, depth=inside.depth + 1))
-        return min(converted, made, key=lambda way: way.cost)
+        key = value, dims, tuple(inside.kept.items())
+        if key not in self._ways:
+            ways = [self._converted(value, dims)]
+            if ways[0].cost and inside.depth <= _DEEPEST:
+                ways.append(self._made(value, dims, replace(inside, depth=inside.depth + 1)))
+            self._ways[key] = min(ways, key=lambda way: way.cost)
+        return self._ways[key]
 
     def _converted(self, value: ir.Value, dims: Dims) -> _Way:
         """Returns the way of a value by a change of the layout that propagation found."""
