@@ -31,7 +31,10 @@ PASSES = "docs/passes.md"
 IMPORTS = "docs/pictures/imports.svg"
 GUIDES = (
     "docs/tutorial.md",
-    *(f"docs/how-to/{name}.md" for name in ("training-step", "automatic", "checkpoint", "weight-sync", "export")),
+    *(
+        f"docs/how-to/{name}.md"
+        for name in ("training-step", "automatic", "checkpoint", "weight-sync", "decoding-step", "export")
+    ),
 )
 PAGES = (
     "README.md",
