@@ -77,7 +77,7 @@ class ConvertToLocalPass(NetworkOptions, Pass):
         "held": "bytes held while loops run, in order to convert or reduce once",
         "uncopied": "arrays that loops copy slice by slice and leave as they are: they are used in place of the copies",
         "in_place": "arrays of which loops copy each slice and write a part: the part is written in place",
-        "kept": "states of loops that stay in the layout that they have around the loop",
+        "kept": "states that stay in the layout that they have around a loop, or where a part of them is written",
         "apart": "arrays of which a part is written, also into smaller tiles of them for who reads them",
         "filled": "constraints that would leave devices without elements, which hold those of others instead",
     }

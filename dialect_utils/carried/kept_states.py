@@ -314,9 +314,10 @@ class _Keeping:
         return total
 
     def _read(self, user: ir.Operation, value: ir.Value, dims: Dims) -> float:
-        if user.name in _ENDS | CONSTRAINTS:
+        if user.name in _ENDS:
             return 0.0
-        taken = user.results[0] if user.name == SLICE else value  # of a slice no more is brought there than is taken
+        is_part = user.name == SLICE or user.name in CONSTRAINTS
+        taken = user.results[0] if is_part else value  # of a slice no more is brought there than is taken
         return _runs(user.results[0]) * self._cost(taken.type, dims, self._found(taken))
 
     def _cost(self, kind: ir.Type, held: Dims, wanted: Dims) -> float:

@@ -118,9 +118,15 @@ def known_trips_of(loop: ir.Operation) -> int | None:
     if counter is None or counter.step <= 0:
         return None
     start, end = constant_integer(loop.operands[counter.number]), constant_integer(counter.end)
-    if start is None or end is None:
+    if start is None or end is None or end - 1 + counter.step > _largest(loop.operands[counter.number].type):
         return None
     return max(0, -(-(end - start) // counter.step))
+
+
+def _largest(kind: ir.Type) -> int:
+    """Returns the largest number of a type of integers."""
+    element = ir.IntegerType(ir.ShapedType(kind).element_type)
+    return (1 << element.width - (not element.is_unsigned)) - 1
 
 
 def _step(body: ir.Block, number: int) -> int | None:

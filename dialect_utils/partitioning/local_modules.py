@@ -217,7 +217,9 @@ def _convert(
         run_pipeline(module.operation, "builtin.module(symbol-dce)")
     total = held_bytes + max((each.held_bytes for each in written), default=0.0)
     left = tuple(each for function in written for each in function.reasons)
-    return Written(tuple(conversions), left, total, found.notes if written else ())
+    stay_serials = {serial_of(op) for function in written for each in function.left for op in ops_in(each)}
+    notes = tuple(each for each in found.notes if written and each.serial not in stay_serials)
+    return Written(tuple(conversions), left, total, notes)
 
 
 def _analysed(module: ir.Module, how: How, hold_bytes: float, without: Set[Carried]) -> _Analysed:

@@ -31,9 +31,8 @@ def fill_empty_shards(module: ir.Operation, notes: list[Note]) -> None:
     """
     meshes = module_meshes(module)
     for op in [each for each in ops_in(module) if each.name in CONSTRAINTS]:
-        kind = ir.RankedTensorType(op.results[0].type)
-        if kind.has_static_shape:
-            stated = op.attributes[_CONSTRAINED]
+        kind, stated = op.results[0].type, op.attributes[_CONSTRAINED]
+        if isinstance(kind, ir.RankedTensorType) and (kind := ir.RankedTensorType(kind)).has_static_shape:
             filled = _filled(stated, kind.shape, meshes)
             if filled != stated:
                 op.attributes[_CONSTRAINED] = filled
@@ -46,6 +45,8 @@ def _filled(attr: ir.Attribute, shape: list[int], meshes: dict[str, Mesh]) -> ir
     if mesh is None:
         return attr
     sharding = sharding_from_attr(attr)
+    if sharding.rank != len(shape):
+        return attr  # all of it on one device
     dims = tuple(_with_elements(*each, mesh) for each in zip(sharding.dims, shape, strict=True))
     return attr if dims == sharding.dims else sharding_to_attr(replace(sharding, dims=dims), mesh_reference(attr))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..platform.bindings import ir
-from .serials import own_location
+from .serials import own_location, serial_of
 
 UNCOPIED, IN_PLACE, KEPT, APART, FILLED = KINDS = ("uncopied", "in_place", "kept", "apart", "filled")
 
@@ -17,12 +17,14 @@ class Note:
 
     Attributes:
       location: of the program's op. kind: one of `KINDS`. text: what was done, and why.
+      serial: of the op.
     """
 
     location: ir.Location
     kind: str
     text: str
+    serial: int | None
 
 
 def note(op: ir.Operation, kind: str, text: str) -> Note:
-    return Note(own_location(op), kind, text)
+    return Note(own_location(op), kind, text, serial_of(op))

@@ -121,7 +121,10 @@ def _is_open_constraint(op: ir.Operation) -> bool:
 
 def _is_turn_by_turn(loop: ir.Operation, part: ir.Type, whole: ir.Type, starts: Sequence[ir.Value]) -> bool:
     """Returns whether starts of slices, one in each turn, make up a whole array, each part once and in order."""
-    sizes = zip(ir.RankedTensorType(part).shape, ir.RankedTensorType(whole).shape, starts, strict=True)
+    kinds = ir.RankedTensorType(part), ir.RankedTensorType(whole)
+    if not all(each.has_static_shape for each in kinds):
+        return False
+    sizes = zip(*(each.shape for each in kinds), starts, strict=True)
     cut = [(taken, size, start) for taken, size, start in sizes if taken < size]
     if len(cut) != 1:
         return False
@@ -193,15 +196,18 @@ def read_in_place(stack: Stack) -> None:
 
 
 def _is_only_written(stack: Stack) -> bool:
-    """Returns whether nothing reads what a loop begins the stack with."""
-    condition, body = (region.blocks[0].arguments[stack.number] for region in stack.loop.regions)
-    return not list(condition.uses) and [use.owner.operation for use in body.uses] == [stack.update]
+    """Returns whether nothing in a loop reads the stack: not what it begins with, and not what a turn leaves in it."""
+    condition, body = (region.blocks[0] for region in stack.loop.regions)
+    uses = [list(each.arguments[stack.number].uses) for each in (condition, body)]
+    ends = [use.owner.operation for use in stack.update.results[0].uses]
+    return not uses[0] and [use.owner.operation for use in uses[1]] == [stack.update] and ends == [terminator_of(body)]
 
 
 def _starts(stack: Stack, written: ir.Operation) -> list[ir.Value] | None:
     """Returns where the stack is written to; None if the slice that is written to has other dimensions."""
     starts, own = list(stack.cut.operands)[1:], list(written.operands)[2:]
     is_alike = all(each.type == starts[0].type for each in own) and written.block == stack.cut.block
+    is_alike &= 0 not in ir.RankedTensorType(written.operands[1].type).shape
     if not is_alike or not _has_equal_sizes(stack, written):
         return None
     for place, dim in _places(stack, written).items():

@@ -122,3 +122,25 @@ def test_a_state_of_loops_in_a_loop_stays_in_both():
     }}"""
     turned = f"stablehlo.reshape %in#1 : ({STATE}) -> {STATE}"
     assert kept(module(more=inner, update=turned)) == ([WHOLE, WHOLE], [WHOLE])
+
+
+def test_a_state_that_turns_read_in_other_tiles_does_not_stay():
+    """What reads it would be converted in each turn, and the state is once."""
+    along = '[{}, {"y"}, {"x"}]'
+    other = (
+        f"%seen = sdy.sharding_constraint %held <@mesh, {OVER_X}> : {STATE}\n    %read = stablehlo.sine %seen : {STATE}"
+    )
+    assert kept(module(OVER_Y, OVER_Y))[0] == [OVER_Y]
+    assert kept(module(OVER_Y, OVER_Y, more=other))[0] == []
+    assert kept(module(along, along))[0] == []
+
+
+def test_a_ring_that_is_turned_step_by_step_takes_no_time():
+    """Each part is cut out of the state before it: two ways lead to each."""
+    steps, state = [f"%first = {UPDATE}"], "%first"
+    for number in range(24):
+        cut = f"stablehlo.dynamic_slice {state}, %zero, %i, %zero, sizes = [16, 1, 64] : ({STATE}, {INDICES}) -> {PART}"
+        steps.append(f"%cut{number} = {cut}")
+        steps.append(f"%ring{number} = {UPDATE}".replace("%held", state).replace("%part", f"%cut{number}"))
+        state = f"%ring{number}"
+    assert kept(module(more="\n".join(steps), update=UPDATE.replace("%held", state)), "")[0] == [WHOLE]

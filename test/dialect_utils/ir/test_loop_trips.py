@@ -26,6 +26,7 @@ func.func @main(%a: tensor<8xf32>, %n: tensor<i32>) -> tensor<8xf32> {{
   {body}
   return %a : tensor<8xf32>
 }}"""
+BODY = "%y = stablehlo.cosine %x : tensor<8xf32>"
 CALL = "{name} = func.call @layer({x}) : (tensor<8xf32>) -> tensor<8xf32>"
 
 
@@ -61,6 +62,16 @@ def test_trips_of_loops_are_multiplied():
     %y = stablehlo.negate %v#1 : tensor<8xf32>"""
     assert runs_of("stablehlo.cosine", loop(6, nested)) == 24
     assert runs_of("stablehlo.negate", loop(6, nested)) == 6
+
+
+def test_a_counter_that_leaves_its_type_runs_an_unknown_number_of_times():
+    """After 100 comes -56, and the loop goes on."""
+    narrow = loop(120, BODY).replace("i32", "i8").replace("%zero", "%zero8").replace("%one", "%step8")
+    constants = (
+        "%zero8 = stablehlo.constant dense<0> : tensor<i8>\n%step8 = stablehlo.constant dense<{}> : tensor<i8>\n"
+    )
+    assert runs_of("stablehlo.cosine", constants.format(100) + narrow) is None
+    assert runs_of("stablehlo.cosine", constants.format(8) + narrow) == 15
 
 
 def test_a_function_runs_once_per_call():

@@ -39,3 +39,17 @@ func.func @main(%a: tensor<{shape}xf32>) -> tensor<{shape}xf32> {{
         assert len(notes) == (before != after)
         assert module.operation.verify()
         assert re.search(r"constraint %arg0 <@mesh, \[(.*)\]>", str(module))[1] == after
+
+
+@pytest.mark.parametrize("kind", ["tensor<8x8xf32>", "!stablehlo.token"])
+def test_what_is_on_one_device_or_has_no_shape_stays(kind):
+    text = f"""
+sdy.mesh @one = <[], device_ids=[0]>
+func.func @main(%a: {kind}) -> {kind} {{
+  %0 = sdy.sharding_constraint %a <@one, []> : {kind}
+  return %0 : {kind}
+}}"""
+    with make_context():
+        module, notes = ir.Module.parse(text), []
+        fill_empty_shards(module.operation, notes)
+        assert not notes and "<@one, []>" in str(module)

@@ -20,7 +20,9 @@ PARTS = {
     "changed": "%cut",
     "other": "stablehlo.negate %cut",
     "into": "%copy",
+    "array": "%stack",
     "more": "",
+    "behind": "",
 }
 
 
@@ -41,7 +43,7 @@ func.func public @main(%stack: {STACK}, %none: {STACK}) -> {STACK} {{
   }} do {{
     %next = stablehlo.add %i, %step : tensor<i32>
     {part["more"]}
-    %cut = stablehlo.dynamic_slice %stack, {part["read"]}, sizes = [1, 1, 8]
+    %cut = stablehlo.dynamic_slice {part["array"]}, {part["read"]}, sizes = [1, 1, 8]
       : ({STACK}, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x1x8xf32>
     %other = {part["other"]} : tensor<1x1x8xf32>
     %flat = stablehlo.reshape {part["changed"]} : (tensor<1x1x8xf32>) -> tensor<8xf32>
@@ -49,6 +51,7 @@ func.func public @main(%stack: {STACK}, %none: {STACK}) -> {STACK} {{
     %layer = stablehlo.reshape %held : (tensor<8xf32>) -> tensor<1x1x8xf32>
     %new = stablehlo.dynamic_update_slice {part["into"]}, %layer, {part["written"]}
       : ({STACK}, tensor<1x1x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> {STACK}
+    {part["behind"]}
     stablehlo.return %next, %new : tensor<i32>, {STACK}
   }}
   return %0#1 : {STACK}
@@ -85,10 +88,13 @@ def test_a_copy_of_all_slices_is_the_array(changes):
     "changes",
     [
         {"trips": "4"},  # the last slice is of what the loop began with
-        {"start": "1"},
-        {"step": "2"},
+        {"start": "1", "trips": "6"},
+        {"step": "2", "trips": "10"},
+        {"array": "%inner", "more": f"%inner = stablehlo.negate %stack : {STACK}"},
         {"read": "%next, %zero, %zero"},
         {"written": "%next, %zero, %zero"},
+        {"more": INDEX.replace("LT, %i, %zero", "LT, %i, %trips"), "read": "%index, %zero, %zero"},
+        {"more": INDEX.replace("%wrapped, %i :", "%wrapped, %next :"), "read": "%index, %zero, %zero"},
         {"read": "%trips, %zero, %zero"},  # the last slice each time
         {"changed": "%other"},
         {"into": "%none"},  # of the last slice alone
@@ -104,9 +110,25 @@ def test_a_slice_of_several_dimensions_stays():
     assert not is_used(text)
 
 
+def test_slices_of_two_that_overlap_stay():
+    text = loop(trips="4").replace("5x1x8", "4x1x8").replace("1x1x8", "2x1x8").replace("[1, 1, 8]", "[2, 1, 8]")
+    assert not is_used(text.replace("tensor<8xf32>", "tensor<16xf32>"))
+
+
 def test_a_counter_that_wraps_around_stays():
-    text = loop().replace("tensor<i32>", "tensor<i8>").replace("5x1x8", "150x1x8").replace("dense<5>", "dense<-106>")
-    assert not is_used(text)
+    """Turns are counted in 32 bits, and slices in 8, of which 150 is none."""
+    text = loop(trips="150", read="%k, %none8, %none8", written="%k, %none8, %none8").replace("5x1x8", "150x1x8")
+    text = text.replace("tensor<i32>, tensor<i32>, tensor<i32>", "tensor<i8>, tensor<i8>, tensor<i8>")
+    text = text.replace("%i = %start,", "%i = %start, %k = %none8,").replace(
+        ": tensor<i32>, tensor<150", ": tensor<i32>, tensor<i8>, tensor<150"
+    )
+    text = text.replace("%0:2", "%0:3").replace("%0#1", "%0#2").replace("return %next,", "return %next, %more8,")
+    text = text.replace(
+        "%other =",
+        "%one8 = stablehlo.constant dense<1> : tensor<i8>\n    %more8 = stablehlo.add %k, %one8 : tensor<i8>\n    %other =",
+    )
+    text = text.replace("  %zero =", "  %none8 = stablehlo.constant dense<0> : tensor<i8>\n  %zero =", 1)
+    assert is_used(text.replace("150", "5")) and not is_used(text)
 
 
 # A slice whose column 3 is written, as the array of the loop above has it.
@@ -162,9 +184,10 @@ def test_the_slice_before_it_is_read_from_the_array_too():
     "changes",
     [
         {"trips": "4"},
-        {"start": "1"},
+        {"start": "1", "trips": "6"},
         {"read": "%next, %zero, %zero"},
         {"written": "%next, %zero, %zero"},
+        {"behind": f"%left = stablehlo.negate %new : {STACK}"},
     ],
 )
 def test_other_stacks_are_written_as_they_were(changes):
@@ -210,3 +233,16 @@ def test_of_two_stacks_of_the_same_slices_one_is_written_in_place():
     text = text.replace("%copy = %none)", "%copy = %none, %other_copy = %none)")
     after = in_place(text, is_read_so=True)
     assert after.count("= %arg0,") + after.count("= %arg0)") == 1 and after.count("dynamic_update_slice") == 2
+
+
+def test_a_part_without_elements_is_written_as_it_was():
+    empty = WRITTEN.replace("tensor<1x2xf32>", "tensor<0x8xf32>").replace("dense<1.0>", "dense<>")
+    assert "= %arg1)" in in_place(written_loop(empty))
+
+
+def test_indices_of_another_type_are_written_as_they_were():
+    wide = WRITTEN.replace("%zero, %at", "%wide, %wide").replace(
+        "tensor<i32>, tensor<i32>)", "tensor<i64>, tensor<i64>)"
+    )
+    more = "%wide = stablehlo.constant dense<0> : tensor<i64>\n    "
+    assert "= %arg1)" in in_place(written_loop(wide, more=more))
