@@ -123,10 +123,8 @@ def test_a_counter_that_wraps_around_stays():
         ": tensor<i32>, tensor<150", ": tensor<i32>, tensor<i8>, tensor<150"
     )
     text = text.replace("%0:2", "%0:3").replace("%0#1", "%0#2").replace("return %next,", "return %next, %more8,")
-    text = text.replace(
-        "%other =",
-        "%one8 = stablehlo.constant dense<1> : tensor<i8>\n    %more8 = stablehlo.add %k, %one8 : tensor<i8>\n    %other =",
-    )
+    more = "%one8 = stablehlo.constant dense<1> : tensor<i8>\n    %more8 = stablehlo.add %k, %one8 : tensor<i8>"
+    text = text.replace("%other =", f"{more}\n    %other =")
     text = text.replace("  %zero =", "  %none8 = stablehlo.constant dense<0> : tensor<i8>\n  %zero =", 1)
     assert is_used(text.replace("150", "5")) and not is_used(text)
 
