@@ -12,12 +12,13 @@ and a step writes one token of them. So it is without a loop, if layers are writ
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from reshard.synthesis.layouts.mesh import Mesh
+from reshard.synthesis.layouts.mesh import Mesh, MeshError
 from reshard.synthesis.layouts.sharding import Sharding
 from reshard.synthesis.network.topology import Topology
 from reshard.synthesis.plans.costing import least_costs
@@ -186,10 +187,11 @@ class _Keeping:
     def chosen(self) -> dict[_Place, ir.Attribute]:
         """Returns the layouts to be stated."""
         found: dict[_Place, ir.Attribute] = {}
-        for loop, number in _states(self._propagated):
-            self._choose(loop.results[number], _ends(loop, number), found)
-        for op in _updates(self._propagated):
-            self._choose(op.results[0], _uses(op.results[0])[0], found)
+        results = [(loop.results[number], _ends(loop, number)) for loop, number in _states(self._propagated)]
+        results += [(op.results[0], _uses(op.results[0])[0]) for op in _updates(self._propagated)]
+        for result, ends in results:
+            with contextlib.suppress(MeshError):  # a value on the way is on another mesh
+                self._choose(result, ends, found)
         return found
 
     def _choose(self, result: ir.Value, ends: Sequence[ir.OpOperand], found: dict[_Place, ir.Attribute]) -> None:
@@ -228,6 +230,8 @@ class _Keeping:
             return False
         mesh = present(mesh_of(attr, self._meshes))
         read = self._by_serial[serial].results[0]
+        if (held := layout(read)) is not None and mesh_of(held, self._meshes) != mesh:
+            return False
         tiles = (tile_bytes(read.type, dims_of(each, read.type, mesh)) for each in (layout(read), attr))
         return MUCH_LARGER * next(tiles) <= next(tiles)
 

@@ -64,6 +64,8 @@ def _is_small(op: ir.Operation, meshes: dict[str, Mesh]) -> bool:
     if op.name != _RESHARD or (mesh := mesh_of(op.attributes["sharding"], meshes)) is None:
         return False
     value = op.operands[0]
+    if (held := layout(value)) is not None and mesh_of(held, meshes) != mesh:
+        return False
     tiles = (dims_of(each, value.type, mesh) for each in (op.attributes["sharding"], layout(value)))
     small, large = (tile_bytes(value.type, each) for each in tiles)
     return MUCH_LARGER * small <= large

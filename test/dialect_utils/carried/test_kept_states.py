@@ -144,3 +144,9 @@ def test_a_ring_that_is_turned_step_by_step_takes_no_time():
         steps.append(f"%ring{number} = {UPDATE}".replace("%held", state).replace("%part", f"%cut{number}"))
         state = f"%ring{number}"
     assert kept(module(more="\n".join(steps), update=UPDATE.replace("%held", state)), "")[0] == [WHOLE]
+
+
+def test_a_state_from_another_mesh_does_not_stay():
+    text = module().replace("sdy.mesh @mesh", 'sdy.mesh @other = <["p"=8]>\nsdy.mesh @mesh')
+    over_p = stated('[{"p"}, {}, {}]').replace("@mesh", "@other")
+    assert kept(text.replace(f"%state: {STATE} {stated(WHOLE)}", f"%state: {STATE} {over_p}")) == ([], [])
