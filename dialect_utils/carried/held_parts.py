@@ -32,7 +32,7 @@ from reshard.synthesis.layouts.sharding import AxisRef, Sharding
 
 from ..emission.slice_starts import MOVES, SLICE
 from ..ir.loop_trips import ASSUMED_TRIPS, known_trips_of
-from ..ir.ops import LOOPS, attribute_names, bits_of, ops_around, ops_in, owner_of_argument, parent_of, producer_of
+from ..ir.ops import LOOPS, attribute_names, bits_of, is_inside, ops_around, ops_in, producer_of
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
 from ..shardings.sdy_shardings import SHARDING, mesh_of, module_meshes, sharding_from_attr, sharding_to_attr
@@ -196,7 +196,7 @@ def _outermost_before(op: ir.Operation, value: ir.Value) -> ir.Operation | None:
 
 def _is_known_before(value: ir.Value, loop: ir.Operation) -> bool:
     """Returns whether a value is made outside of a loop, or follows from such a one element by element."""
-    while _is_inside(value, loop):
+    while is_inside(value, loop):
         producer = producer_of(value)
         if producer is None or not (_keeps_layout(producer) or producer.name in _MADE_BEFORE):
             return False
@@ -204,12 +204,6 @@ def _is_known_before(value: ir.Value, loop: ir.Operation) -> bool:
             return False
         value = producer.operands[0]
     return True
-
-
-def _is_inside(value: ir.Value, loop: ir.Operation) -> bool:
-    producer = producer_of(value)
-    around = owner_of_argument(value) if producer is None else parent_of(producer)
-    return around == loop or loop in ops_around(around)
 
 
 def _layouts(
@@ -259,7 +253,7 @@ def _is_whole_where_cut(cut: ir.Operation, wanted: tuple[_Axes, ...]) -> bool:
 def _origin(value: ir.Value, loop: ir.Operation) -> tuple:
     """Returns a value outside of a loop, and what is made of it in the loop: equal if two values are."""
     made = []
-    while (op := producer_of(value)) is not None and (_is_inside(value, loop) or _keeps_layout(op)):
+    while (op := producer_of(value)) is not None and (is_inside(value, loop) or _keeps_layout(op)):
         if not _keeps_layout(op):  # before each loop, what it captures has one that does
             stated = tuple(sorted((name, str(attr)) for name, attr in copied_attributes(op.attributes).items()))
             made.append((op.name, op.results[0].type, stated))
@@ -321,7 +315,7 @@ def _convert_once(parts: list[_Part]) -> None:
 def _made_before(value: ir.Value, loop: ir.Operation) -> ir.Value:
     """Writes what makes a value once more, before a loop, as far as it is in it."""
     inside: list[ir.Operation] = []
-    while _is_inside(value, loop):
+    while is_inside(value, loop):
         op = present(producer_of(value))
         if not _keeps_layout(op):
             inside.append(op)

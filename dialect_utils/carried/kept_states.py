@@ -41,6 +41,7 @@ from ..ir.ops import (
 )
 from ..platform.bindings import ir, sdy
 from ..platform.typed import present
+from ..preparation.broadcasts import PIECE
 from ..preparation.notes import KEPT, Note, note
 from ..preparation.scatter_windows import window_dims
 from ..preparation.serials import own_location, serial_of
@@ -273,7 +274,7 @@ class _Keeping:
             return self._carried(op, ir.OpResult(value).result_number, dims, inside)
         serial = serial_of(op)
         asked = [(0, dims)] if op.name in CONSTRAINTS and serial in self._open else _asked(op, dims)
-        if asked is None or serial is None:
+        if asked is None or serial is None or PIECE in op.attributes:  # pieces of one op share its serial
             return _NO_WAY
         ways, stated = [], {_Place(serial, 0): dims}
         for number, held in asked:
@@ -313,7 +314,7 @@ class _Keeping:
                 continue
             op = self._by_serial[place.serial]
             value = op.regions[1].blocks[0].arguments[place.number] if op.name in LOOPS else op.results[place.number]
-            users = {use.owner.operation for use in value.uses}
+            users = dict.fromkeys(use.owner.operation for use in value.uses)
             total += sum(self._read(each, value, dims) for each in users if serial_of(each) not in serials)
         return total
 
@@ -431,7 +432,7 @@ def _state(module: ir.Operation, stated: Mapping[_Place, ir.Attribute]) -> None:
     by_serial: dict[int | None, dict[_Place, ir.Attribute]] = {}
     for each, attr in stated.items():
         by_serial.setdefault(each.serial, {})[each] = attr
-    for op in ops_in(module):
+    for op in [each for each in ops_in(module) if PIECE not in each.attributes]:
         for each, attr in by_serial.get(serial_of(op), {}).items():
             if each.is_operand:
                 with ir.InsertionPoint(op), own_location(op):

@@ -50,9 +50,13 @@ def read_in_tiles(module: ir.Operation, notes: list[Note]) -> None:
 
 def _is_apart(reshard: ir.Operation, update: ir.Operation, meshes: dict[str, Mesh]) -> bool:
     """Returns whether an array is needed besides in its own, much larger tiles, and no dimension of the smaller ones is
-    split of which a part is written."""
+    split of which a part is written. In a loop that takes the array the part would be written in each turn."""
     value, attr = reshard.operands[0], reshard.attributes["sharding"]
-    if not _is_small(reshard, meshes) or all(_is_small(use.owner.operation, meshes) for use in value.uses):
+    if (
+        reshard.block != update.block
+        or not _is_small(reshard, meshes)
+        or all(_is_small(use.owner.operation, meshes) for use in value.uses)
+    ):
         return False
     wanted = dims_of(attr, value.type, present(mesh_of(attr, meshes)))
     whole, part = (ir.RankedTensorType(each.type).shape for each in update.operands[:2])
@@ -68,7 +72,7 @@ def _is_small(op: ir.Operation, meshes: dict[str, Mesh]) -> bool:
         return False
     tiles = (dims_of(each, value.type, mesh) for each in (op.attributes["sharding"], layout(value)))
     small, large = (tile_bytes(value.type, each) for each in tiles)
-    return MUCH_LARGER * small <= large
+    return 0 < MUCH_LARGER * small <= large
 
 
 def _write_again(reshard: ir.Operation, update: ir.Operation) -> None:

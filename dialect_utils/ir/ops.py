@@ -62,6 +62,13 @@ def ops_around(op: ir.Operation) -> Iterator[ir.Operation]:
         parent = parent.operation.parent
 
 
+def is_inside(value: ir.Value, around: ir.Operation) -> bool:
+    """Returns whether a value is made in a region of an op, or is an argument of one."""
+    producer = producer_of(value)
+    parent = owner_of_argument(value) if producer is None else parent_of(producer)
+    return parent == around or around in ops_around(parent)
+
+
 def blocks_of(op: ir.Operation) -> Iterable[ir.Block]:
     """Yields the blocks of all regions of an op."""
     for region in op.regions:

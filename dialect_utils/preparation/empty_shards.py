@@ -48,7 +48,10 @@ def _filled(attr: ir.Attribute, shape: list[int], meshes: dict[str, Mesh]) -> ir
     if sharding.rank != len(shape):
         return attr  # all of it on one device
     dims = tuple(_with_elements(*each, mesh) for each in zip(sharding.dims, shape, strict=True))
-    return attr if dims == sharding.dims else sharding_to_attr(replace(sharding, dims=dims), mesh_reference(attr))
+    if dims == sharding.dims:
+        return attr
+    kept = tuple(each for each in sharding.priorities if dims[each[0]] or each[0] in sharding.open_dims)
+    return sharding_to_attr(replace(sharding, dims=dims, priorities=kept), mesh_reference(attr))
 
 
 def _with_elements(axes: tuple[AxisRef, ...], size: int, mesh: Mesh) -> tuple[AxisRef, ...]:

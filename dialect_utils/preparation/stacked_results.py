@@ -22,7 +22,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..ir.loop_trips import constant_integer, counts_turns, known_trips_of
-from ..ir.ops import CONSTRAINTS, LOOPS, bits_of, ops_around, ops_in, owner_of_argument, producer_of, terminator_of
+from ..ir.ops import (
+    CONSTRAINTS,
+    LOOPS,
+    bits_of,
+    is_inside,
+    ops_around,
+    ops_in,
+    owner_of_argument,
+    producer_of,
+    terminator_of,
+)
 from ..platform.bindings import ir, stablehlo
 from ..platform.typed import present
 from ..shardings.sdy_shardings import states_nothing
@@ -93,7 +103,7 @@ def _stacks(loop: ir.Operation) -> Iterator[Stack]:
         if cut is None or cut.name != _SLICE or cut.results[0].type != slice_type or cut.block != body:
             continue
         array = cut.operands[0]
-        if array.type != loop.results[number].type or _is_inside(array, loop):
+        if array.type != loop.results[number].type or is_inside(array, loop):
             continue
         starts = list(cut.operands)[1:], list(update.operands)[2:]
         if all(_is_turn_by_turn(loop, slice_type, array.type, each) for each in starts):
@@ -105,11 +115,6 @@ def _unshaped(value: ir.Value) -> ir.Value:
     while (op := producer_of(value)) is not None and op.name in CONSTRAINTS | {_RESHAPE}:
         value = op.operands[0]
     return value
-
-
-def _is_inside(value: ir.Value, loop: ir.Operation) -> bool:
-    op = producer_of(value) or owner_of_argument(value)
-    return op == loop or loop in ops_around(op)
 
 
 def _is_open_constraint(op: ir.Operation) -> bool:
@@ -156,14 +161,12 @@ def _written_in_place(stack: Stack, written: ir.Operation) -> Stack | None:
     (docs/miscompilations.md).
     """
     update, part = stack.update, written.operands[1]
-    if (starts := _starts(stack, written)) is None or len(_uses_in(stack.loop, stack.cut.operands[0])) > 1:
+    if (placed := _placed(stack, written)) is None or len(_uses_in(stack.loop, stack.cut.operands[0])) > 1:
         return None
     if _follows(part, stack.cut) or not _is_only_written(stack):
         return None
     carried = stack.loop.regions[1].blocks[0].arguments[stack.number]
-    shape = [1] * len(starts)
-    for place, dim in _places(stack, written).items():
-        shape[place] = ir.RankedTensorType(part.type).shape[dim]
+    starts, shape = placed
     stack.loop.operands[stack.number] = stack.array
     with ir.InsertionPoint(written), own_location(written):
         kind = ir.RankedTensorType.get(shape, ir.RankedTensorType(part.type).element_type)
@@ -203,16 +206,18 @@ def _is_only_written(stack: Stack) -> bool:
     return not uses[0] and [use.owner.operation for use in uses[1]] == [stack.update] and ends == [terminator_of(body)]
 
 
-def _starts(stack: Stack, written: ir.Operation) -> list[ir.Value] | None:
-    """Returns where the stack is written to; None if the slice that is written to has other dimensions."""
+def _placed(stack: Stack, written: ir.Operation) -> tuple[list[ir.Value], list[int]] | None:
+    """Returns where a part is written to in the stack, and its shape there; None if the slice that is written to has
+    other dimensions, or the part no elements."""
     starts, own = list(stack.cut.operands)[1:], list(written.operands)[2:]
+    part, places = ir.RankedTensorType(written.operands[1].type).shape, _places(stack, written)
     is_alike = all(each.type == starts[0].type for each in own) and written.block == stack.cut.block
-    is_alike &= 0 not in ir.RankedTensorType(written.operands[1].type).shape
-    if not is_alike or not _has_equal_sizes(stack, written):
+    if places is None or not is_alike or 0 in part:
         return None
-    for place, dim in _places(stack, written).items():
-        starts[place] = own[dim]
-    return starts
+    shape = [1] * len(starts)
+    for place, dim in places.items():
+        starts[place], shape[place] = own[dim], part[dim]
+    return starts, shape
 
 
 def _long(kind: ir.Type) -> list[tuple[int, int]]:
@@ -220,15 +225,12 @@ def _long(kind: ir.Type) -> list[tuple[int, int]]:
     return [(dim, size) for dim, size in enumerate(ir.RankedTensorType(kind).shape) if size != 1]
 
 
-def _has_equal_sizes(stack: Stack, written: ir.Operation) -> bool:
-    one, other = (_long(each.results[0].type) for each in (stack.cut, written))
-    return [size for _, size in one] == [size for _, size in other]
-
-
-def _places(stack: Stack, written: ir.Operation) -> dict[int, int]:
+def _places(stack: Stack, written: ir.Operation) -> dict[int, int] | None:
     """Returns for each dimension of the stack that has more than one element in a slice which dimension that is of what
-    is written to."""
+    is written to; None if they are not alike."""
     one, other = (_long(each.results[0].type) for each in (stack.cut, written))
+    if [size for _, size in one] != [size for _, size in other]:
+        return None
     return {place: dim for (place, _), (dim, _) in zip(one, other, strict=True)}
 
 

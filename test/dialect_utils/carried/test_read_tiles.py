@@ -58,3 +58,16 @@ def test_an_op_that_makes_tiles_which_are_gathered_is_written_apart_for_them():
 def test_other_arrays_are_read_as_they_are(text):
     count, _, noted = changed(text)
     assert (count, noted) == (1, 0)
+
+
+def test_an_array_that_a_loop_takes_is_not_written_again_in_each_turn():
+    read = f"%tiles = sdy.reshard %new <@mesh, {ROWS}> : {ARRAY}\n  %sine = stablehlo.sine %tiles : {ARRAY}"
+    loop = f"""%end = stablehlo.while(%k = %i) : tensor<i32> cond {{
+    %more = stablehlo.compare LT, %k, %i : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %more : tensor<i1>
+  }} do {{
+    {read}
+    stablehlo.return %k : tensor<i32>
+  }}"""
+    count, _, noted = changed(module().replace(read, loop))
+    assert (count, noted) == (1, 0)
